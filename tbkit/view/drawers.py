@@ -1,0 +1,62 @@
+"""What each type looks like when displayed: a headline, its tables, its figure."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from tbkit.record.schema import Gate, Ledger, Record
+from tbkit.show import Drawing
+from tbkit.view import figures, tables, text, words
+
+
+def draw_record(shown: Any) -> Drawing:
+    """A :class:`Record`, or an object that holds one as ``record``: headline, speed-up, rates, gate."""
+    record: Record = getattr(shown, "record", shown)
+    wrong = words.is_wrong(record)
+    drawn = not wrong and bool(words.speedups(record))
+
+    def html(picture: str) -> str:
+        parts = [f"<p><b>{escape(words.headline(record))}.</b></p>", picture]
+        parts += [] if wrong else [tables.rates_table(record).html()]
+        parts += [tables.gate_table(record.gates, record.reality).html()] if record.gates else []
+        parts += [f"<div>! {escape(warning)}</div>" for warning in words.warnings(record)]
+        return _page(*parts)
+
+    figure = (lambda: figures.speedup_figure(record)) if drawn else None
+    return Drawing(text.record_text(record), html, figure, words.headline(record))
+
+
+def draw_ledger(ledger: Ledger) -> Drawing:
+    """A :class:`Ledger`: its waterfall and its table."""
+    reality = getattr(ledger, "reality", "")
+    table = tables.ledger_table(ledger, reality)
+    alt = f"{table.title}: {words.loss_sentence(ledger)}"
+    return Drawing(
+        table.text(),
+        lambda picture: _page(picture, table.html()),
+        lambda: figures.ledger_figure(ledger, reality),
+        alt,
+    )
+
+
+def draw_gate(gate: Gate) -> Drawing:
+    """A :class:`Gate`: verdict and checks."""
+    table = tables.gate_table([gate])
+    return Drawing(table.text(), lambda _: _page(table.html()))
+
+
+def draw_plans(plans: Any) -> Drawing:
+    """Plans, from their ``rows()``; as text they are their own ``str``."""
+    table = tables.rows_table("Plans", plans.rows())
+    return Drawing(str(plans), lambda _: _page(table.html()))
+
+
+def draw_cluster(cluster: Any) -> Drawing:
+    """A cluster, from its ``status()``; as text it is its own ``str``."""
+    table = tables.rows_table("Cluster", cluster.status())
+    return Drawing(str(cluster), lambda _: _page(table.html()))
+
+
+def _page(*parts: str) -> str:
+    return f'<div class="tbkit">{"".join(parts)}</div>'
