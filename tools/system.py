@@ -1,0 +1,80 @@
+"""System packages: what the tests and the benchmarks need beyond Python, and who can install it.
+
+``python tools/system.py bench`` is called by ``make bench``; ``tools/gate.py`` asks for the tests' needs.
+Root on Debian gets what is missing; elsewhere the missing group is named with its remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+LOG = Path("build/apt.log")
+
+
+class Need(NamedTuple):
+    """A program that a group of tests needs, and the Debian packages that bring it."""
+
+    group: str
+    programs: tuple[str, ...]
+    packages: tuple[str, ...]
+    remedy: str
+
+
+CHROMIUM = Need(
+    "browser",
+    ("chromium", "google-chrome", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"),
+    ("chromium", "fonts-dejavu-core"),
+    "install Chrome or Chromium",
+)
+OPEN_MPI = Need("Open MPI peer", ("mpirun",), ("openmpi-bin",), "install Open MPI")
+
+
+def can_install() -> bool:
+    """True for root on a machine with Debian's package tools."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_install(packages: list[str] | tuple[str, ...]) -> bool:
+    """Install Debian packages as root, quietly; false where that cannot be or did not work."""
+    if not can_install():
+        return False
+    LOG.parent.mkdir(exist_ok=True)
+    print(f"system: installing {', '.join(packages)} (output in {LOG})", flush=True)
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    steps = (["update"], ["install", "-y", "--no-install-recommends", *packages])
+    with LOG.open("a") as log:
+        done = [
+            subprocess.run(
+                ["apt-get", "-q", *step], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            ).returncode
+            for step in steps
+        ]
+    return done[-1] == 0
+
+
+def provide(need: Need) -> str:
+    """Make sure that the need is met; the empty string, or why it is not."""
+
+    def found() -> bool:
+        return any(shutil.which(program) for program in need.programs)
+
+    if found() or (apt_install(need.packages) and found()):
+        return ""
+    why = f"apt-get failed, see {LOG}" if can_install() else "only root on Debian gets it by itself"
+    return f"{need.remedy}; {why}"
+
+
+def main() -> int:
+    reason = provide(OPEN_MPI)
+    if reason:
+        print(f"bench: no {OPEN_MPI.group}: {reason}", file=sys.stderr)
+    return 2 if reason else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
