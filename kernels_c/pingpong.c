@@ -1,0 +1,120 @@
+#include "pingpong.h"
+
+#include <stdlib.h>
+
+#include "clock.h"
+#include "group.h"
+
+#define BARE_POLLS_MAX 4000000000u /* some ten seconds: a peer that died must not hang the loop */
+
+static int ping(tb_group *g, int peer, void *data, size_t bytes) {
+    int status = tb_send_bytes(g, peer, data, bytes);
+    return status == TB_OK ? tb_recv_bytes(g, peer, data, bytes) : status;
+}
+
+static int pong(tb_group *g, int peer, void *data, size_t bytes) {
+    int status = tb_recv_bytes(g, peer, data, bytes);
+    return status == TB_OK ? tb_send_bytes(g, peer, data, bytes) : status;
+}
+
+static int rounds(tb_group *g, int peer, void *data, size_t bytes, size_t iterations, double *us) {
+    int (*turn)(tb_group *, int, void *, size_t) = g->rank < peer ? ping : pong;
+    int status = turn(g, peer, data, bytes); /* meet first: the first sample is no wait for a late caller */
+    uint64_t before = tb_now_ns();
+    for (size_t i = 0; i < iterations && status == TB_OK; i++) {
+        status = turn(g, peer, data, bytes);
+        uint64_t now = tb_now_ns();
+        us[i] = (double)(now - before) / 2000.0;
+        before = now;
+    }
+    return status;
+}
+
+static void *scratch(size_t bytes) { return calloc(1, bytes ? bytes : 1); }
+
+int tb_pingpong(tb_group *g, int peer, size_t bytes, size_t iterations, double *us, uint64_t timeout_ns) {
+    void *data = scratch(bytes);
+    if (!data)
+        return TB_INVALID;
+    int status = tb_begin(g, TB_PINGPONG, peer, bytes * iterations, 0, timeout_ns);
+    if (status == TB_OK)
+        status = tb_end(g, rounds(g, peer, data, bytes, iterations, us));
+    free(data);
+    return status;
+}
+
+static bool await_bare(_Atomic uint64_t *line, uint64_t value) {
+    for (uint64_t polls = 0; polls < BARE_POLLS_MAX; polls++)
+        if (atomic_load_explicit(line, memory_order_acquire) == value)
+            return true;
+    return false;
+}
+
+static bool bare_rounds(_Atomic uint64_t *line, bool first, size_t iterations, double *us) {
+    uint64_t before = tb_now_ns();
+    for (uint64_t i = 0; i < iterations; i++) {
+        if (first)
+            atomic_store_explicit(line, 2 * i + 1, memory_order_release);
+        if (!await_bare(line, first ? 2 * i + 2 : 2 * i + 1))
+            return false;
+        if (!first)
+            atomic_store_explicit(line, 2 * i + 2, memory_order_release);
+        uint64_t now = tb_now_ns();
+        us[i] = (double)(now - before) / 2000.0;
+        before = now;
+    }
+    return true;
+}
+
+int tb_bare_pingpong(tb_group *g, int peer, size_t iterations, double *us, uint64_t timeout_ns) {
+    int low = g->rank < peer ? g->rank : peer;
+    _Atomic uint64_t *line = &g->header->control[low].bare;
+    int status = tb_begin(g, TB_PINGPONG, peer, 8 * iterations, 1, timeout_ns);
+    if (status != TB_OK)
+        return status;
+    if (g->rank == low)
+        atomic_store(line, 0);
+    uint8_t word = 0;
+    status = g->rank == low ? ping(g, peer, &word, 1) : pong(g, peer, &word, 1);
+    if (status == TB_OK && !bare_rounds(line, g->rank == low, iterations, us)) {
+        g->fault = (tb_fault){.status = TB_TIMEOUT, .peer = peer, .by = g->rank, .absent = 1u << peer};
+        status = TB_TIMEOUT;
+    }
+    return tb_end(g, status);
+}
+
+static int send_window(tb_group *g, int peer, const void *data, size_t bytes, size_t window) {
+    int status = TB_OK;
+    uint8_t answer;
+    for (size_t w = 0; w < window && status == TB_OK; w++)
+        status = tb_send_bytes(g, peer, data, bytes);
+    return status == TB_OK ? tb_recv_bytes(g, peer, &answer, 0) : status;
+}
+
+static int take_window(tb_group *g, int peer, void *data, size_t bytes, size_t window) {
+    int status = TB_OK;
+    for (size_t w = 0; w < window && status == TB_OK; w++)
+        status = tb_recv_bytes(g, peer, data, bytes);
+    return status == TB_OK ? tb_send_bytes(g, peer, data, 0) : status;
+}
+
+static int windows(tb_group *g, int peer, void *data, size_t bytes, size_t window, size_t iterations, double *us) {
+    int status = TB_OK;
+    for (size_t i = 0; i < iterations && status == TB_OK; i++) {
+        uint64_t before = tb_now_ns();
+        status = g->rank < peer ? send_window(g, peer, data, bytes, window) : take_window(g, peer, data, bytes, window);
+        us[i] = (double)(tb_now_ns() - before) / 1000.0;
+    }
+    return status;
+}
+
+int tb_window(tb_group *g, int peer, size_t bytes, size_t window, size_t iterations, double *us, uint64_t timeout_ns) {
+    void *data = scratch(bytes);
+    if (!data)
+        return TB_INVALID;
+    int status = tb_begin(g, TB_WINDOW, peer, bytes * window * iterations, 0, timeout_ns);
+    if (status == TB_OK)
+        status = tb_end(g, windows(g, peer, data, bytes, window, iterations, us));
+    free(data);
+    return status;
+}

@@ -1,0 +1,75 @@
+/* The shared segment of a group on one node: header, one control block a rank, the channels' memory.
+ *
+ * Every rank opens the name with O_CREAT; the one that made it initialises it and publishes the magic.
+ * Once all ranks are attached the name is unlinked, so that a crash leaves nothing behind. An observer
+ * maps the same segment without being a rank. */
+#ifndef TB_SHM_H
+#define TB_SHM_H
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TB_MAX_RANKS 16
+#define TB_LINE 64
+#define TB_NAME_MAX 64
+#define TB_SLOTS 8 /* frames in flight a directed channel; divides 2^32 */
+#define TB_SEGMENT_MAGIC 0x74626b697431736eu
+#define TB_SEGMENT_VERSION 1
+
+enum tb_state { TB_FREE = 0, TB_JOINING = 1, TB_ATTACHED = 2, TB_LEFT = 3 };
+
+typedef struct tb_control {
+    /* Written by its rank at each operation: sequence << 24 | done << 16 | peer << 8 | kind. */
+    alignas(TB_LINE) _Atomic uint64_t operation;
+    _Atomic uint64_t operation_start_ns;
+    _Atomic uint64_t collectives; /* number of the collective that the rank has come to */
+    _Atomic uint64_t heartbeat_ns;
+    /* Read by its peers after each frame they send, so it stands apart from what changes often. */
+    alignas(TB_LINE) _Atomic uint32_t sleeping; /* 1 + the rank it sleeps for; 0 awake */
+    _Atomic uint32_t interrupt;
+    _Atomic uint32_t state;
+    _Atomic int32_t pid;
+    alignas(TB_LINE) _Atomic uint64_t bare; /* the line of the bare ping-pong loop */
+} tb_control;
+
+typedef struct tb_header {
+    alignas(TB_LINE) _Atomic uint64_t magic;
+    uint32_t version, size;
+    uint64_t bytes;
+    uint32_t slots, slot_bytes;
+    _Atomic uint32_t attached, unlinked;
+    _Atomic int32_t creator_pid;
+    alignas(TB_LINE) _Atomic uint64_t broken; /* tb_break_pack() of the first fault; 0 whole */
+    tb_control control[TB_MAX_RANKS];
+} tb_header;
+
+/* What one directed channel has in the segment: frame heads, the receiver's counter, payload slots. */
+typedef struct tb_lane {
+    alignas(TB_LINE) uint8_t heads[TB_SLOTS][TB_LINE];
+    alignas(TB_LINE) _Atomic uint32_t consumed;
+} tb_lane;
+
+typedef struct tb_segment {
+    tb_header *header;
+    size_t bytes;
+    int fd; /* stays open: another process reaches the unlinked segment through /proc/PID/fd/FD */
+    bool created;
+    char name[TB_NAME_MAX];
+} tb_segment;
+
+tb_lane *tb_segment_lane(const tb_header *header, int from, int to);
+uint8_t *tb_segment_slots(const tb_header *header, int from, int to);
+
+/* 0, or an errno: EINVAL a segment of another size or version, ENOSPC no room in shared memory,
+ * ETIMEDOUT the magic did not come, ENAMETOOLONG, or what shm_open or mmap gave. */
+/* size 0: any, and the segment must be there already. */
+int tb_segment_open(tb_segment *segment, const char *name, int size, uint64_t deadline_ns);
+int tb_segment_map_fd(tb_segment *segment, int fd);
+void tb_segment_unlink(tb_segment *segment);
+void tb_segment_close(tb_segment *segment);
+int tb_segment_discard(const char *name);
+
+#endif

@@ -1,0 +1,133 @@
+#include "wait.h"
+
+#include "clock.h"
+#include "futex.h"
+#include "group.h"
+#include "process.h"
+
+#define POLLS 64             /* between two readings of the clock */
+#define PAUSE_AFTER_NS 2000  /* the first polls are bare: a pause costs more than a frame's way */
+#define BLOCK_AFTER_NS 400   /* a shorter wait is not worth giving up the caller's lock */
+#define ALIVE_EVERY_NS 1000000
+#define TICK_EVERY_NS 100000000
+#define SPIN_MIN_NS 1000000
+#define SPIN_CROWDED_NS 5000
+#define YIELD_NS 2000000
+#define SLEEP_FIRST_NS 500000
+#define SLEEP_MAX_NS 8000000
+
+typedef struct tb_spell {
+    uint64_t began_ns, alive_ns, tick_ns, sleep_ns;
+    enum { SPINNING, YIELDING, SLEEPING } phase;
+} tb_spell;
+
+static int fail(tb_group *g, int status, int peer) {
+    g->fault = (tb_fault){.status = status, .peer = peer, .by = g->rank};
+    return status;
+}
+
+/* A rank that left or died ends a collective; between two ranks only the one that is waited for matters. */
+static int dead_peer(const tb_group *g, int awaited) {
+    bool pairwise = g->kind >= TB_SEND;
+    for (int k = 0; k < g->size; k++) {
+        int r = (awaited + k) % g->size;
+        if (r == g->rank || (pairwise && r != awaited))
+            continue;
+        bool left = atomic_load(&g->header->control[r].state) == TB_LEFT;
+        if (left ? r == awaited : tb_process_gone(g->pid[r], g->watch[r]))
+            return r;
+    }
+    return -1;
+}
+
+static int look_around(tb_group *g, int awaited, tb_spell *s, uint64_t now) {
+    if (atomic_load_explicit(&g->own->interrupt, memory_order_relaxed))
+        return fail(g, TB_INTERRUPTED, TB_NO_PEER);
+    uint64_t broken = atomic_load_explicit(&g->header->broken, memory_order_relaxed);
+    if (broken) {
+        tb_fault_unpack(broken, &g->fault);
+        return g->fault.status;
+    }
+    if (now > g->deadline_ns)
+        return fail(g, TB_TIMEOUT, awaited);
+    if (now - s->alive_ns > ALIVE_EVERY_NS) {
+        s->alive_ns = now;
+        atomic_store_explicit(&g->own->heartbeat_ns, now, memory_order_relaxed);
+        int dead = dead_peer(g, awaited);
+        if (dead >= 0)
+            return fail(g, TB_PEER_DIED, dead);
+    }
+    if (now - s->tick_ns > TICK_EVERY_NS && g->hooks.tick) {
+        s->tick_ns = now;
+        if (g->hooks.tick(g->hooks.context))
+            return fail(g, TB_SIGNAL, awaited);
+    }
+    return TB_OK;
+}
+
+static int phase_for(const tb_waiting *w, uint64_t waited_ns) {
+    if (w->policy != TB_AUTO)
+        return w->policy == TB_SPIN ? SPINNING : w->policy == TB_YIELD ? YIELDING : SLEEPING;
+    uint64_t spin = 2 * w->last_ns > SPIN_MIN_NS ? 2 * w->last_ns : SPIN_MIN_NS;
+    if (w->oversubscribed)
+        spin = SPIN_CROWDED_NS;
+    return waited_ns < spin ? SPINNING : waited_ns < spin + YIELD_NS ? YIELDING : SLEEPING;
+}
+
+static void sleep_for(tb_group *g, tb_channel *c, tb_spell *s) {
+    tb_watch watch = c->provider->watch(c);
+    s->sleep_ns = s->sleep_ns == 0 ? SLEEP_FIRST_NS : s->sleep_ns * 2 < SLEEP_MAX_NS ? s->sleep_ns * 2 : SLEEP_MAX_NS;
+    atomic_store(&g->own->sleeping, (uint32_t)c->peer + 1);
+    if (c->provider->ready(c))
+        return;
+    if (watch.word)
+        tb_futex_wait(watch.word, watch.old, s->sleep_ns);
+    else
+        tb_sleep_ns(50000);
+}
+
+static bool poll(tb_channel *c, const tb_spell *s, uint64_t waited_ns) {
+    int polls = s->phase == SPINNING ? POLLS : 1;
+    for (int i = 0; i < polls; i++) {
+        if (c->provider->ready(c))
+            return true;
+        if (waited_ns > PAUSE_AFTER_NS)
+            tb_pause();
+    }
+    return false;
+}
+
+static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
+    uint64_t waited = now - s->began_ns;
+    if (waited > BLOCK_AFTER_NS && !g->blocked) {
+        g->blocked = true;
+        if (g->hooks.before_block)
+            g->hooks.before_block(g->hooks.context);
+    }
+    int status = look_around(g, c->peer, s, now);
+    if (status != TB_OK)
+        return status;
+    s->phase = phase_for(&g->waiting, waited);
+    if (s->phase == YIELDING)
+        tb_yield();
+    else if (s->phase == SLEEPING)
+        sleep_for(g, c, s);
+    return TB_OK;
+}
+
+int tb_wait(tb_group *g, tb_channel *c) {
+    tb_spell s = {0};
+    int status = TB_OK;
+    uint64_t now = 0;
+    while (status == TB_OK && !poll(c, &s, now - s.began_ns)) {
+        now = tb_now_ns();
+        if (s.began_ns == 0)
+            s.began_ns = s.alive_ns = s.tick_ns = now;
+        status = one_round(g, c, &s, now);
+    }
+    if (s.sleep_ns)
+        atomic_store_explicit(&g->own->sleeping, 0, memory_order_relaxed);
+    g->waiting.last_ns = now - s.began_ns;
+    /* What the dead left behind still counts: a rank may send its last frame and end. */
+    return status != TB_OK && status != TB_INTERRUPTED && c->provider->ready(c) ? TB_OK : status;
+}

@@ -1,0 +1,22 @@
+/* How a rank waits for a channel: spinning, yielding, sleeping, by a policy that is a recorded factor. */
+#ifndef TB_WAIT_H
+#define TB_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tb_group;
+struct tb_channel;
+
+enum tb_policy { TB_SPIN = 0, TB_YIELD, TB_FUTEX, TB_AUTO };
+
+typedef struct tb_waiting {
+    enum tb_policy policy;
+    bool oversubscribed; /* more ranks on this node than cores they may use */
+    uint64_t last_ns;    /* length of the last wait */
+} tb_waiting;
+
+/* Until the channel is ready: TB_OK, or a status of fault.h with the group's fault filled in. */
+int tb_wait(struct tb_group *group, struct tb_channel *channel);
+
+#endif

@@ -1,0 +1,18 @@
+"""Collectives between the ranks of a group over numpy and mlx arrays, and the means to watch one from
+outside.
+
+::
+
+    group = join("tbkit-7f3a", rank=0, size=2, deadline_s=30.0)
+    y = group.all_reduce(x)            # a new array of x's kind
+    group.all_reduce(x, out=x)         # in place
+    group.barrier()
+    group.close()
+"""
+
+from __future__ import annotations
+
+from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
+from tbkit.fabric.observer import Observer, discard, observe
+
+__all__ = ["Count", "Group", "Observer", "Policy", "RankFacts", "discard", "join", "observe"]

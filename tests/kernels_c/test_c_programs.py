@@ -1,0 +1,76 @@
+"""The C tests, built with sanitizers and run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels_c"
+COMPILER = os.environ.get("CC", "cc")
+FLAGS = [
+    "-std=gnu11",
+    "-D_GNU_SOURCE",
+    "-DTB_SANITIZED",
+    "-g",
+    "-O1",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+]
+PROGRAMS = [
+    ("address,undefined", "test_reduce"),
+    ("address,undefined", "test_channel"),
+    ("address,undefined", "test_group"),
+    ("address,undefined", "test_heartbeat"),
+    ("thread", "test_channel"),
+    ("thread", "test_group"),
+]
+
+
+def run(command: list[str], folder: Path, timeout_s: float = 120.0) -> None:
+    options = {
+        "ASAN_OPTIONS": "detect_leaks=1" if sys.platform == "linux" else "",
+        "TSAN_OPTIONS": "halt_on_error=1",
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | options, capture_output=True, text=True, timeout=timeout_s
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder with the core's objects under some sanitizers, compiled once."""
+    folders: dict[str, Path] = {}
+
+    def compiled(sanitizers: str) -> Path:
+        if sanitizers not in folders:
+            folders[sanitizers] = tmp_path_factory.mktemp("core")
+            sources = [str(path) for path in sorted(KERNELS.glob("*.c")) if not path.name.startswith("py")]
+            run([COMPILER, *FLAGS, f"-fsanitize={sanitizers}", "-c", *sources], folders[sanitizers])
+        return folders[sanitizers]
+
+    return compiled
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("sanitizers", "program"), PROGRAMS)
+def test_program_passes_under_sanitizers(core: Callable[[str], Path], sanitizers: str, program: str) -> None:
+    """Each C test ends with 0 under AddressSanitizer and UBSan, the threaded ones under ThreadSanitizer
+    too."""
+    folder = core(sanitizers)
+    objects = [str(path) for path in sorted(folder.glob("*.o"))]
+    sanitize = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    target = str(folder / program)
+    build = [COMPILER, *FLAGS, *sanitize, f"-I{KERNELS}", str(HERE / f"{program}.c"), *objects, "-o", target]
+    run([*build, "-lpthread", "-lm"], folder)
+    # ThreadSanitizer of older compilers cannot bear much address randomisation.
+    prefix = ["setarch", "-R"] if sys.platform == "linux" and shutil.which("setarch") else []
+    run([*prefix, target], folder)
