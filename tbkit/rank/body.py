@@ -1,0 +1,127 @@
+"""What a rank process can be asked to do: one method a verb, plain data in and out."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tbkit import fabric
+from tbkit.errors import ClusterError, TbkitError, UsageError
+
+
+class Body:
+    """The state of a rank process: its groups, its shard, its bench. Verbs are the ``do_*`` methods."""
+
+    def __init__(self, node: str, scratch: Any, stream: Callable[[str], None]) -> None:
+        self.node, self.scratch, self.stream = node, scratch, stream
+        self.world: fabric.Group | None = None
+        self.group: fabric.Group | None = None
+        self.model: Any = None
+
+    def do(self, verb: str, args: dict[str, Any]) -> Any:
+        """Run a verb; UsageError when there is none of that name."""
+        method = getattr(self, f"do_{verb}", None)
+        if method is None:
+            raise UsageError("rank process", "knows the verb it is asked for", verb)
+        return method(**args)
+
+    def do_ping(self) -> dict[str, Any]:
+        """Who is there."""
+        return {
+            "node": self.node,
+            "pid": os.getpid(),
+            "maxrss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        }
+
+    def do_join(
+        self, name: str, rank: int, size: int, deadline_s: float, policy: fabric.Policy, world: bool
+    ) -> dict[str, Any]:
+        """Form a group: of all nodes (``world``), or of the nodes of one load."""
+        old = self.world if world else self.group
+        if old is not None:
+            old.close()
+        joined = fabric.join(name, rank, size, deadline_s=deadline_s, policy=policy)
+        if world:
+            self.world = joined
+        else:
+            self.group = joined
+        return {"policy": joined.policy_resolved}
+
+    def _world(self) -> fabric.Group:
+        if self.world is None:
+            raise ClusterError(
+                f"{self.node}: fabric", "has a group of all nodes", "none", "Call cl.reconnect()"
+            )
+        return self.world
+
+    def do_collective(
+        self, name: str, shape: list[int], dtype: str, deadline_s: float, options: dict[str, Any]
+    ) -> Any:
+        """A collective of the engine's handle, on the array in the shared scratch; gives the result's shape."""
+        group = self._world()
+        if name == "barrier":
+            group.barrier(deadline_s=deadline_s)
+            return None
+        array = self.scratch.array(shape, dtype)
+        kind = "bfloat16" if dtype == "bfloat16" else None
+        call = getattr(group, name)
+        if name == "all_reduce":
+            call(array, out=array, dtype=kind, deadline_s=deadline_s, **options)
+            return list(shape)
+        if name == "all_gather":
+            gathered = np.ascontiguousarray(call(array, dtype=kind, deadline_s=deadline_s))
+            self.scratch.array(gathered.shape, dtype)[...] = gathered
+            return list(gathered.shape)
+        call(array, deadline_s=deadline_s, **options)
+        return list(shape)
+
+    def do_load(self, **args: Any) -> dict[str, Any]:
+        """Load the shard of a plan (see :class:`tbkit.rank.sharded.calls.Sharded`)."""
+        from tbkit.rank.sharded.calls import Sharded
+
+        self.model = None
+        self.model = Sharded(group=self.group, stream=self.stream, **args)
+        report: dict[str, Any] = self.model.report()
+        return report
+
+    def do_unload(self) -> None:
+        """Drop the shard."""
+        self.model = None
+
+    def do_model(self, call: str, **args: Any) -> Any:
+        """A call of the loaded shard."""
+        if self.model is None:
+            raise ClusterError(
+                f"{self.node}: model", "is loaded before it is used", "none", "Call tb.shard first"
+            )
+        return getattr(self.model, call)(**args)
+
+    def do_read(self, path: str, offset: int, count: int) -> bytes:
+        """A piece of a file that this rank wrote."""
+        with Path(path).open("rb") as file:
+            file.seek(offset)
+            return file.read(count)
+
+    def close(self) -> None:
+        """Leave the groups in order."""
+        for group in (self.group, self.world):
+            if group is not None:
+                group.close()
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An error as plain data; what is not ours becomes a ClusterError with the traceback's last place."""
+    if isinstance(error, TbkitError):
+        return error.to_dict()
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f"{Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place else "unknown place"
+    return ClusterError(
+        "rank process", "finishes what it is asked", f"{type(error).__name__}: {error} at {where}"
+    ).to_dict()
