@@ -1,0 +1,249 @@
+"""``scale``: the experiment from a cluster and plans to a sealed run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tbkit import __version__
+from tbkit.cluster import Cluster
+from tbkit.cluster.shard import ShardedModel, Weights, weights_of
+from tbkit.errors import UsageError
+from tbkit.plan import Placement, Plans
+from tbkit.plan import plan as every_plan
+from tbkit.record import Check, Gate, Record, RunFolder, Sample, new_run_id
+from tbkit.record.provenance import versions
+from tbkit.scale import estimate, gate, locate
+from tbkit.scale.decode import Decode, decode_workload
+from tbkit.scale.design import Design, chosen, order_of_loads
+from tbkit.scale.loads import Load
+from tbkit.show import Shown
+
+Say = Callable[[str], None]
+WORKLOADS = ("decode",)
+
+
+class Run(Shown):
+    """A finished run: its folder and its record."""
+
+    def __init__(self, path: Path, record: Record) -> None:
+        self.path, self.record = path, record
+
+    @property
+    def id(self) -> str:
+        """The run's id, the name of its folder."""
+        return self.record.id
+
+    @property
+    def ok(self) -> bool:
+        """Whether every plan passed the gate."""
+        return self.record.state == "done"
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.record.workload}, {self.record.state}>"
+
+
+def scale(
+    cluster: Cluster,
+    workload: str = "decode",
+    plans: Sequence[Plans] | Plans | Placement | Sequence[str] | None = None,
+    *,
+    on: Sequence[int] | None = None,
+    model: str = "smollm2-135m-instruct",
+    design: Design | None = None,
+    root: Path | str | None = None,
+    plant: str | None = None,
+    weights: Weights | None = None,
+    say: Say = lambda _: None,
+    tick: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Run:
+    """Measure a workload on 1, 2, ... nodes and keep every sample in a run folder.
+
+    ``plans``: None runs every kind that fits at each count of ``on``; a Placement, Plans (its best) or
+    names of kinds choose. Before any rate the gate compares each plan with one node; a plan that fails
+    ends the run as WRONG, without rates. ``plant`` plants a named fault, to see the gate work.
+    Raises UsageError for what is not there, PlanError for what cannot be.
+    """
+    if workload not in WORKLOADS:
+        raise UsageError("workload", f"one of {', '.join(WORKLOADS)}", workload)
+    design = design or Design()
+    if on is not None:
+        design = msgspec.structs.replace(design, on=tuple(sorted(set(on))))
+    design.check()
+    if max(design.on) > cluster.size:
+        raise UsageError(
+            "--on",
+            f"at most the {cluster.size} nodes of the cluster",
+            str(max(design.on)),
+            f"Connect with --local {max(design.on)}",
+        )
+    weights = weights or weights_of(model)
+    placements = _placements(weights, plans, design)
+    experiment = Experiment(cluster, weights, placements, design, plant, say, tick)
+    return experiment.run(root)
+
+
+def _placements(weights: Weights, plans: Any, design: Design) -> list[Placement]:
+    facts = weights.facts
+    if isinstance(plans, Placement):
+        return chosen([every_plan(facts, 1)], None) + ([plans] if plans.nodes > 1 else [])
+    if isinstance(plans, Plans):
+        return _placements(weights, plans.best, design)
+    kinds = [str(k) for k in plans] if plans is not None else None
+    return chosen([every_plan(facts, n) for n in sorted({1, *design.on})], kinds)
+
+
+class Experiment:
+    """One run being made."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        weights: Weights,
+        placements: list[Placement],
+        design: Design,
+        plant: str | None,
+        say: Say,
+        tick: Callable[[int, int], None],
+    ) -> None:
+        self.cluster, self.weights, self.placements, self.design = cluster, weights, placements, design
+        self.plant, self.say, self.tick = plant, say, tick
+        self.work: Decode = decode_workload(weights)
+        self.single = every_plan(weights.facts, 1)["one"]
+        self.samples: list[Sample] = []
+        self.gates: list[Gate] = []
+        self.counts: dict[estimate.Key, tuple[int, int]] = {}
+        self.stability: dict[tuple[int, str], tuple[bool, float]] = {}
+        self.notes: list[str] = []
+
+    def run(self, root: Path | str | None) -> Run:
+        """Make the run; whatever stops it, the folder says so."""
+        folder = RunFolder.create(root, self._record("running"))
+        try:
+            wrong = self._loads(folder)
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            folder.log(f"stopped: {reason}")
+            self.notes.append(f"stopped: {reason}")
+            folder.finish(msgspec.structs.replace(self._record("failed"), id=folder.record.id))
+            raise
+        record = self._record("wrong" if wrong else "done")
+        return Run(folder.path, folder.finish(msgspec.structs.replace(record, id=folder.record.id)))
+
+    def _loads(self, folder: RunFolder) -> bool:
+        """Run every load; true when one is WRONG, and then no further one runs."""
+        self.say("one node first: the reference of the gate")
+        ref = gate.reference(self._place(self.single), self.work, self.design.spread_orders)
+        folder.log(f"reference: spread {ref.spread:.3e} over {self.design.spread_orders} reduction orders")
+        order = order_of_loads(self.placements, self.design)
+        for number, placement in order:
+            self.say(f"{placement.kind} on {placement.nodes}: {placement.split or 'whole'}")
+            model = self._place(placement, self.plant if placement.nodes > 1 else None)
+            load = Load(number, model, self.work, self.design)
+            if not self._passes(ref, model, folder):
+                return True
+            self._measure(load, folder, number, len(order))
+        return False
+
+    def _place(self, placement: Placement, fault: str | None = None) -> ShardedModel:
+        return ShardedModel(self.cluster, self.weights, placement, backend=self.design.backend, fault=fault)
+
+    def _passes(self, ref: gate.Reference, model: ShardedModel, folder: RunFolder) -> bool:
+        checks = [gate.coverage(self.weights.facts, model.plan, model.reports)]
+        if checks[0].ok:
+            got = gate.logits_of(model, self.work)
+            checks += gate.judge(ref, got)
+            if not all(check.ok for check in checks):
+                checks.append(Check("place", False, self._locate(ref, model, got)))
+        ok = all(check.ok for check in checks)
+        verdict = Gate(model.plan.nodes, model.plan.kind, "OK" if ok else "WRONG", tuple(checks))
+        known = [g for g in self.gates if (g.nodes, g.plan) != (verdict.nodes, verdict.plan)]
+        self.gates = [*known, verdict]
+        folder.log(
+            f"gate {verdict.plan} on {verdict.nodes}: {verdict.verdict}: "
+            + "; ".join(c.words for c in checks)
+        )
+        return ok
+
+    def _locate(self, ref: gate.Reference, model: ShardedModel, got: gate.Logits) -> str:
+        tokens = locate.forced_until(self.work, gate.differences(ref, got))
+        mine = locate.traces(model, self.work, tokens)
+        single = self._place(self.single)
+        whole = locate.traces(single, self.work, tokens)[0]
+        noise = locate.traces(single, self.work, tokens, seed=1)[0]
+        return locate.first_difference(model, mine, whole, noise)
+
+    def _measure(self, load: Load, folder: RunFolder, number: int, loads: int) -> None:
+        begun = self._sentinel(load.model)
+        load.prepare()
+        blocks = self.design.warmup_blocks + self.design.blocks
+        done = number * blocks
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            self.tick(done, loads * blocks)
+
+        for block in load.blocks(tick):
+            folder.journal(block)
+            self.samples += block
+        nodes, kind = load.plan.nodes, load.plan.kind
+        self.stability[nodes, kind] = (load.stable, load.warmup_spread)
+        for arm in load.arms:
+            self.counts[nodes, kind, arm] = load.counts.get("F" if arm == "P" else arm, (0, 0))
+        drift = self._sentinel(load.model) / begun - 1
+        folder.log(f"load {number}, {kind} on {nodes}: sentinel drift {drift:+.1%}")
+        self.notes.append(
+            f"load {number}, {kind} on {nodes}: sentinel (matmul 256×256, 64 times) drift {drift:+.1%}"
+        )
+        if not load.stable:
+            self.notes.append(
+                f"{kind} on {nodes}: not stable, the last warm-up blocks differ by {load.warmup_spread:.1%}"
+            )
+
+    def _sentinel(self, model: ShardedModel) -> float:
+        return max(float(answer["matmul_us"]) for answer in model.call("sentinel"))
+
+    def _record(self, state: Any) -> Record:
+        return Record(
+            id=new_run_id("decode"),
+            workload="decode",
+            state=state,
+            reality=self.cluster.reality,  # type: ignore[arg-type]
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            model=self.weights.facts.name,
+            cluster={"nodes": self.cluster.nodes, "size": self.cluster.size, "cores": os.cpu_count()},
+            factors=self._factors(),
+            arms=self._arms(state),
+            gates=tuple(self.gates),
+            notes=tuple(self.notes),
+            speedup=estimate.speedups(self.samples) if state == "done" else (),
+        )
+
+    def _arms(self, state: str) -> Any:
+        return estimate.arms(self.samples, self.counts, self.stability) if state == "done" else ()
+
+    def _factors(self) -> dict[str, Any]:
+        design = {
+            k: list(v) if isinstance(v, tuple) else v for k, v in msgspec.structs.asdict(self.design).items()
+        }
+        return design | {
+            "workload_words": self.work.words,
+            "threads_per_rank": 1,
+            "waiting_policy": self.cluster.policy,
+            "waiting_policy_resolved": self.cluster.policy_resolved,
+            "weights": self.weights.source.partition(":")[0],
+            "activations": "float32"
+            if self.weights.source.startswith("gguf")
+            else self.weights.source.partition(":")[2],
+            "interval": "95 %, within one load" if self.design.loads == 1 else "95 %, between loads",
+            "layers": self.weights.facts.layers,
+            "planted_fault": self.plant or "none",
+            "tbkit": __version__,
+            "versions": versions(),
+        }
