@@ -88,6 +88,9 @@ def _take(call: Call) -> None:
     except EngineError:
         call.error = _engine_death(call.node)
     except RemoteError as error:
+        if error.ename == EngineError.__name__:  # so the controller reports a death that the nanny saw
+            call.error = _engine_death(call.node)
+            return
         call.error = TbkitError(
             f"{call.node}: engine", "runs what it is given", f"{error.ename}: {error.evalue}"
         )

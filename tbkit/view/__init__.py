@@ -16,6 +16,7 @@ Drawer = Callable[[Any], Drawing]
 _DRAWERS = {
     "Record": "draw_record",
     "Run": "draw_record",
+    "Explanation": "draw_explanation",
     "Ledger": "draw_ledger",
     "Gate": "draw_gate",
     "Plans": "draw_plans",

@@ -27,6 +27,22 @@ def draw_record(shown: Any) -> Drawing:
     return Drawing(text.record_text(record), html, figure, words.headline(record))
 
 
+def draw_explanation(shown: Any) -> Drawing:
+    """An explanation: its words, the ledger of each plan that has one, the next experiment."""
+    if not shown.ledgers:
+        return Drawing(shown.words, lambda _: _page(f"<p>{escape(shown.words)}</p>"))
+    drawings = [draw_ledger(ledger) for ledger in shown.ledgers]
+
+    def html(picture: str) -> str:
+        pictures = [picture, *[""] * (len(drawings) - 1)]
+        accounts = [drawing.html(image) for drawing, image in zip(drawings, pictures, strict=True)]
+        said = f"<p><b>{escape(shown.words)}</b></p>"
+        return _page(said, *accounts, f"<p>Next: {escape(shown.next_experiment)}</p>")
+
+    text = "\n\n".join([shown.words, *(d.text for d in drawings), f"Next: {shown.next_experiment}"])
+    return Drawing(text, html, drawings[0].figure, drawings[0].alt)
+
+
 def draw_ledger(ledger: Ledger) -> Drawing:
     """A :class:`Ledger`: its waterfall and its table."""
     reality = getattr(ledger, "reality", "")
