@@ -132,13 +132,14 @@ class Engines:
             return []
         if self.client is not None:
             self.client.close()
-        if self.cluster.controller is not None:
-            self._remember(self.cluster.controller.pid)
-        self.cluster.stop_cluster_sync()
-        _, left = psutil.wait_procs(list(self.processes.values()), timeout=STOP_DEADLINE_S)
-        for process in left:
-            process.kill()
-        psutil.wait_procs(left, timeout=1.0)
+        self.cluster.stop_engines_sync()  # first, so that the nannies find a hub to report to, and end at once
+        left = _ended(self.processes)
+        controller = self.cluster.controller
+        if controller is not None:
+            self.processes = {}
+            self._remember(controller.pid)
+            self.cluster.stop_controller_sync()
+            left += _ended(self.processes)
         self.cluster = None
         return [f"pid {process.pid}" for process in left]
 
@@ -154,3 +155,13 @@ class Engines:
             "PYTHONUNBUFFERED": "1",
             "PATH": os.environ.get("PATH", ""),
         }
+
+
+def _ended(processes: dict[int, psutil.Process]) -> list[psutil.Process]:
+    """Wait for these; gives those that had to be killed."""
+    left: list[psutil.Process]
+    _, left = psutil.wait_procs(list(processes.values()), timeout=STOP_DEADLINE_S)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=1.0)
+    return left

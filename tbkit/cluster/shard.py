@@ -11,9 +11,10 @@ import msgspec
 
 from tbkit.cluster.cluster import Cluster
 from tbkit.errors import PlanError, UsageError
-from tbkit.model.catalog import facts_of, fetch, find
+from tbkit.model.catalog import facts_of, fetch, find, names
 from tbkit.model.facts import ModelFacts
 from tbkit.plan import Placement, Plans, check
+from tbkit.plan import plan as every_plan
 from tbkit.show import Shown
 
 LOAD_DEADLINE_S = 120.0
@@ -159,7 +160,7 @@ class Generated(msgspec.Struct, frozen=True):
 def shard(
     cluster: Cluster,
     plan: Plans | Placement | str | None = None,
-    model: str = "smollm2-135m-instruct",
+    model: str | None = None,
     *,
     backend: str = "fabric",
 ) -> ShardedModel:
@@ -167,13 +168,18 @@ def shard(
 
     Raises PlanError where the plan cannot be, UsageError for an unknown model or kind.
     """
-    weights = weights_of(model)
+    weights = weights_of(model or model_of(plan))
     if plan is None or isinstance(plan, str):
-        from tbkit.plan import plan as every
-
-        plans = every(weights.facts, cluster.size)
+        plans = every_plan(weights.facts, cluster.size)
         plan = plans[plan] if plan else plans
     return ShardedModel(cluster, weights, plan.best if isinstance(plan, Plans) else plan, backend=backend)
+
+
+def model_of(plan: Any) -> str:
+    """The model that a plan places; the catalogue's first where it names none."""
+    if isinstance(plan, Plans):
+        return plan.facts.name
+    return (plan.model if isinstance(plan, Placement) else "") or names()[0]
 
 
 def _free_ports(count: int) -> list[int]:

@@ -128,7 +128,7 @@ def _residual(
     target = max(abs(found.value), RESOLUTION * abs(lost))
     resolved = half <= target
     needed = 0 if resolved else blocks_needed(found, target)
-    missing = sorted(set(terms.NAMES) - set(second))
+    missing = [name for name in terms.NAMES if name not in second and name != "instruments"]
     return Residual(
         found.value,
         found.low,
@@ -136,16 +136,10 @@ def _residual(
         found.value / lost if lost else 0.0,
         resolved,
         needed,
-        _residual_words(resolved, needed, missing, fmean(plain)),
+        _residual_words(missing, fmean(plain)),
     )
 
 
-def _residual_words(resolved: bool, needed: int, missing: list[str], step_us: float) -> str:
-    words = (
-        "what the second sources do not explain"
-        if resolved
-        else f"not resolved: it would take {needed} blocks"
-    )
-    if missing:
-        words += f"; holds {', '.join(missing)}, which have one route only"
-    return f"{words} (of a step of {step_us / 1e3:.1f} ms)"
+def _residual_words(missing: list[str], step_us: float) -> str:
+    words = f"what the second sources do not explain of a step of {step_us / 1e3:.1f} ms"
+    return words + (f"; holds {', '.join(missing)}, which have one route only" if missing else "")

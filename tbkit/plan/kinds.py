@@ -32,16 +32,22 @@ def _decided(facts: ModelFacts, kind: Kind, nodes: int, reasons: tuple[str, ...]
     """Refused for its reasons; undecided where a key is missing; else with its shares."""
     certain = bool(reasons) and (kind == "one" or nodes == 1)  # by the nodes alone, whatever is missing
     if facts.missing and not certain:
-        return Placement(kind, nodes, None, tuple(f"cannot decide: {key} missing" for key in facts.missing))
+        return Placement(
+            kind,
+            nodes,
+            None,
+            tuple(f"cannot decide: {key} missing" for key in facts.missing),
+            model=facts.name,
+        )
     if reasons:
-        return Placement(kind, nodes, False, reasons)
+        return Placement(kind, nodes, False, reasons, model=facts.name)
     if kind == "one":
-        return Placement(kind, nodes, True, (), (_whole(facts),), "all on one node")
+        return Placement(kind, nodes, True, (), (_whole(facts),), "all on one node", model=facts.name)
     if kind == "pipeline":
         shares = _pipeline_shares(facts, nodes)
-        return Placement(kind, nodes, True, (), shares, pipeline_split(facts, shares))
+        return Placement(kind, nodes, True, (), shares, pipeline_split(facts, shares), model=facts.name)
     shares = _tensor_shares(facts, nodes)
-    return Placement(kind, nodes, True, (), shares, tensor_split(facts, shares))
+    return Placement(kind, nodes, True, (), shares, tensor_split(facts, shares), model=facts.name)
 
 
 def _one_reasons(nodes: int) -> tuple[str, ...]:

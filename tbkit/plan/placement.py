@@ -48,6 +48,7 @@ class Placement(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
     split: str = ""
+    model: str = ""  # the name of the model that is placed
 
 
 def near_equal(total: int, parts: int) -> list[Range]:

@@ -12,7 +12,7 @@ import msgspec
 
 from tbkit import __version__
 from tbkit.cluster import Cluster
-from tbkit.cluster.shard import ShardedModel, Weights, weights_of
+from tbkit.cluster.shard import ShardedModel, Weights, model_of, weights_of
 from tbkit.errors import UsageError
 from tbkit.plan import Placement, Plans
 from tbkit.plan import plan as every_plan
@@ -26,6 +26,7 @@ from tbkit.show import Shown
 
 Say = Callable[[str], None]
 WORKLOADS = ("decode",)
+DRIFT_LIMIT = 0.05  # of the sentinel, from the begin of a load to its end
 
 
 class Run(Shown):
@@ -54,7 +55,7 @@ def scale(
     plans: Sequence[Plans] | Plans | Placement | Sequence[str] | None = None,
     *,
     on: Sequence[int] | None = None,
-    model: str = "smollm2-135m-instruct",
+    model: str | None = None,
     design: Design | None = None,
     root: Path | str | None = None,
     plant: str | None = None,
@@ -64,8 +65,8 @@ def scale(
 ) -> Run:
     """Measure a workload on 1, 2, ... nodes and keep every sample in a run folder.
 
-    ``plans``: None runs every kind that fits at each count of ``on``; a Placement, Plans (its best) or
-    names of kinds choose. Before any rate the gate compares each plan with one node; a plan that fails
+    ``plans``: None or Plans run every kind that fits at each count of ``on``; a Placement or names of
+    kinds choose. Before any rate the gate compares each plan with one node; a plan that fails
     ends the run as WRONG, without rates. ``plant`` plants a named fault, to see the gate work.
     Raises UsageError for what is not there, PlanError for what cannot be.
     """
@@ -82,7 +83,7 @@ def scale(
             str(max(design.on)),
             f"Connect with --local {max(design.on)}",
         )
-    weights = weights or weights_of(model)
+    weights = weights or weights_of(model or model_of(plans))
     placements = _placements(weights, plans, design)
     experiment = Experiment(cluster, weights, placements, design, plant, say, tick)
     return experiment.run(root)
@@ -92,9 +93,7 @@ def _placements(weights: Weights, plans: Any, design: Design) -> list[Placement]
     facts = weights.facts
     if isinstance(plans, Placement):
         return chosen([every_plan(facts, 1)], None) + ([plans] if plans.nodes > 1 else [])
-    if isinstance(plans, Plans):
-        return _placements(weights, plans.best, design)
-    kinds = [str(k) for k in plans] if plans is not None else None
+    kinds = None if plans is None or isinstance(plans, Plans) else [str(kind) for kind in plans]
     return chosen([every_plan(facts, n) for n in sorted({1, *design.on})], kinds)
 
 
@@ -119,6 +118,7 @@ class Experiment:
         self.gates: list[Gate] = []
         self.counts: dict[estimate.Key, tuple[int, int]] = {}
         self.stability: dict[tuple[int, str], tuple[bool, float]] = {}
+        self.drifts: dict[str, float] = {}
         self.notes: list[str] = []
 
     def run(self, root: Path | str | None) -> Run:
@@ -198,13 +198,12 @@ class Experiment:
             self.counts[nodes, kind, arm] = load.counts.get("F" if arm == "P" else arm, (0, 0))
         drift = self._sentinel(load.model) / begun - 1
         folder.log(f"load {number}, {kind} on {nodes}: sentinel drift {drift:+.1%}")
-        self.notes.append(
-            f"load {number}, {kind} on {nodes}: sentinel (matmul 256×256, 64 times) drift {drift:+.1%}"
-        )
-        if not load.stable:
-            self.notes.append(
-                f"{kind} on {nodes}: not stable, the last warm-up blocks differ by {load.warmup_spread:.1%}"
+        self.drifts[f"load {number}, {kind} on {nodes}"] = round(drift, 4)
+        if abs(drift) > DRIFT_LIMIT:
+            words = (
+                f"its sentinel (256 × 256 products) drifted by {drift:+.0%} from begin to end: a busy machine"
             )
+            self.notes.append(f"load {number}, {kind} on {nodes}: {words}")
 
     def _sentinel(self, model: ShardedModel) -> float:
         return max(float(answer["matmul_us"]) for answer in model.call("sentinel"))
@@ -242,6 +241,7 @@ class Experiment:
             if self.weights.source.startswith("gguf")
             else self.weights.source.partition(":")[2],
             "interval": "95 %, within one load" if self.design.loads == 1 else "95 %, between loads",
+            "sentinel_drift": self.drifts,
             "layers": self.weights.facts.layers,
             "planted_fault": self.plant or "none",
             "tbkit": __version__,

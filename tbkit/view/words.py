@@ -176,11 +176,11 @@ def _unchecked(record: Record) -> list[str]:
 
 
 def _unstable(record: Record) -> list[str]:
-    arms = [arm for arm in reading_order(record.arms) if not arm.stable]
     return [
-        f"not stable: {nodes_text(arm.nodes)}, {arm.plan}, arm {arm.intervention}: the last three "
-        f"warm-up blocks spread by {units.percent_text(arm.spread, 1)} (2 % allowed)"
-        for arm in arms
+        f"not stable: {nodes_text(arm.nodes)}, {arm.plan}: the last three warm-up blocks spread by "
+        f"{units.percent_text(arm.spread, 1)} (2 % allowed)"
+        for arm in production_arms(record)
+        if not arm.stable
     ]
 
 
