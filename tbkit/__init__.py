@@ -24,7 +24,7 @@ _WHERE = {
     "shard": "tbkit.cluster",
     "scale": "tbkit.scale",
     "explain": "tbkit.explain",
-    "quickstart": "tbkit.quickstart",
+    "quickstart": "tbkit.main_job",
     "load_ipython_extension": "tbkit.magics",
     "unload_ipython_extension": "tbkit.magics",
 } | dict.fromkeys(

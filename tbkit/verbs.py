@@ -179,7 +179,7 @@ def _explain(args: argparse.Namespace, _session: Session) -> Any:
 
 
 def _quickstart(args: argparse.Namespace, session: Session) -> Any:
-    from tbkit.quickstart import quickstart
+    from tbkit.main_job import quickstart
 
     return quickstart(args.out, plant=args.plant, say=session.say)
 

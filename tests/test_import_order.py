@@ -26,7 +26,7 @@ ROWS = [
     {"scale"},
     {"explain"},
     {"view"},
-    {"magics", "__main__", "quickstart"},
+    {"verbs", "magics", "__main__", "main_job"},
 ]
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 SINGLE_FILES = ROWS[1]

@@ -90,7 +90,7 @@ def install() -> None:
     check_compiler()
     print(f"setup: .venv with {sys.executable} and {LOCK} (output in {LOG})", flush=True)
     shutil.rmtree(VENV, ignore_errors=True)
-    venv.create(VENV, with_pip=True)
+    venv.create(VENV, symlinks=True, with_pip=True)
     only_uv = LOG.parent / "uv.txt"
     only_uv.write_text(pinned("uv"))
     options = ["--quiet", "--retries", "2", "--timeout", "20", "--require-hashes", "-r"]

@@ -36,7 +36,8 @@ class Cluster(Shown):
         self.policy = policy
         self.nodes = list(engines.nodes)
         self.closed = False
-        self._world_stands = False
+        self._world_stands = self._active = False
+        self.loaded: Any = None  # the ShardedModel whose shards the ranks hold now
         self.policy_resolved = policy
         _open.add(self)
 
@@ -91,7 +92,7 @@ class Cluster(Shown):
         try:
             return gather(self._engines, calls, deadline_s, on_text)
         except Exception:
-            self._world_stands = False
+            self._world_stands, self.loaded = False, None
             raise
 
     def ask(
@@ -117,21 +118,25 @@ class Cluster(Shown):
         """Replace what has died since the last call, under the same rank, and form the world group again."""
         for node in self.nodes:
             begun = time.monotonic()
-            if not self._engines.alive(node):
-                self._engines.replace(node, REPLY_DEADLINE_S)
-                self._begin_ranks([node], REPLY_DEADLINE_S)
-                self._world_stands = False
-                say(
-                    f"{node}: new engine under rank {self.nodes.index(node)} in {time.monotonic() - begun:.1f} s"
-                )
-            elif not self._watch([node])[0]["alive"]:
-                self.restart([self.nodes.index(node)])
-                self._world_stands = False
-                say(
-                    f"{node}: new rank process under rank {self.nodes.index(node)} in {time.monotonic() - begun:.1f} s"
-                )
+            if what := self._replace(node):
+                self._world_stands, self.loaded = False, None
+                took_s = time.monotonic() - begun
+                say(f"{node}: new {what} under rank {self.nodes.index(node)} in {took_s:.1f} s")
+                if what == "engine" and self._active:
+                    self.activate()
         if not self._world_stands:
             self._join_world()
+
+    def _replace(self, node: str) -> str:
+        """Start again what is gone on a node: "engine", "rank process", or "" where all is up."""
+        if not self._engines.alive(node):
+            self._engines.replace(node, REPLY_DEADLINE_S)
+            self._begin_ranks([node], REPLY_DEADLINE_S)
+            return "engine"
+        if not self._watch([node])[0]["alive"]:
+            self.restart([self.nodes.index(node)])
+            return "rank process"
+        return ""
 
     def restart(self, nodes: Sequence[int], env: list[dict[str, str]] | None = None) -> None:
         """New rank processes on these nodes, with more environment variables; the world group must form again."""
@@ -147,6 +152,7 @@ class Cluster(Shown):
         view = self.client[[self._engines.ids[node] for node in self.nodes]]
         view.block = True
         view.activate()
+        self._active = True
 
     def status(self) -> list[dict[str, Any]]:
         """One row a node: rank, state of engine and rank process, their pids."""

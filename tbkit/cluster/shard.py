@@ -68,9 +68,16 @@ class ShardedModel(Shown):
                 f"plan {plan.kind}", f"needs {plan.nodes} nodes", got, f"Connect with --local {plan.nodes}"
             )
         check(weights.facts, plan)
-        cluster.heal()
+        self.fault = fault
+        self.reports: list[dict[str, Any]] = []
+        self._place()
+
+    def _place(self) -> None:
+        """Replace what has died, form the group of the plan's nodes, and load each rank's shard."""
+        self.cluster.heal()
         self._form_group()
-        self.reports: list[dict[str, Any]] = self._load(fault)
+        self.reports = self._load(self.fault)
+        self.cluster.loaded = self
 
     def __repr__(self) -> str:
         names = "+".join(self.cluster.nodes[i] for i in self.nodes)
@@ -105,7 +112,12 @@ class ShardedModel(Shown):
         on_text: Callable[[str], None] | None = None,
         **args: Any,
     ) -> list[Any]:
-        """A call of the loaded shards, on all ranks at once or on these; one answer a rank."""
+        """A call of the shards, on all ranks at once or on these; one answer a rank.
+
+        They are loaded again where another model took their place, or something failed since the last call.
+        """
+        if self.cluster.loaded is not self:
+            self._place()
         nodes = [self.nodes[i] for i in ranks] if ranks is not None else self.nodes
         packed = {"call": verb, **args}
         return self.cluster.ask(nodes, "model", packed, deadline_s=CALL_DEADLINE_S, on_text=on_text)

@@ -22,7 +22,7 @@ def model_file() -> Path:
     except InputError as error:
         if os.environ.get("STRICT"):
             raise
-        pytest.skip(str(error))
+        pytest.skip(reason=str(error))
 
 
 def _text(value: str) -> bytes:

@@ -1,0 +1,57 @@
+"""What the waiting policy costs a decode step: ``auto`` against the policies it chooses from, on two cores."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from statistics import geometric_mean
+from typing import Any
+
+from tbkit import __version__
+from tests.bench.table import against
+
+LAUNCHES = 7
+DEADLINE_S = 120.0
+
+
+def launch_us(ranks: int, policy: str) -> float:
+    """The slowest rank's median step of one launch."""
+    group = f"bench-{secrets.token_hex(4)}"
+    command = [sys.executable, "-m", "tests.bench.wait_rank", group]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(ranks), policy], stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    try:
+        answers = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"bench_wait: a rank failed with {ranks} ranks, policy {policy}")
+    return max(float(answer) for answer in answers)
+
+
+def launches_us(ranks: int, policies: tuple[str, ...]) -> dict[str, list[float]]:
+    """Interleaved launches of each policy, the order turned each time."""
+    times: dict[str, list[float]] = {policy: [] for policy in policies}
+    for turn in range(LAUNCHES):
+        for policy in policies[turn % len(policies) :] + policies[: turn % len(policies)]:
+            times[policy].append(launch_us(ranks, policy))
+    return times
+
+
+def measure() -> list[dict[str, Any]]:
+    """Two rows: 2 ranks against pure spin, 4 ranks against the best of the three pure policies."""
+    what = f"a step's waiting, arm F, {{}} ranks on {os.cpu_count()} cores, policy auto"
+    two = launches_us(2, ("auto", "spin"))
+    four = launches_us(4, ("auto", "spin", "yield", "futex"))
+    best = min(("spin", "yield", "futex"), key=lambda policy: geometric_mean(four[policy]))
+    rows = []
+    for ranks, times, peer, bar in ((2, two, "spin", "<= 1.05"), (4, four, best, "<= 1.10")):
+        named = (f"policy {peer}", __version__)
+        command = f"python -m tests.bench.wait_rank GROUP RANK {ranks} auto"
+        rows.append(against(what.format(ranks), "us", times["auto"], named, times[peer], bar, command))
+    return rows
