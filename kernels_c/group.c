@@ -9,6 +9,7 @@
 #include "process.h"
 
 #define NAP_NS 200000
+#define LOOK_EVERY 50 /* naps between two looks at the others and at signals */
 
 static uint32_t not_attached(const tb_header *h) {
     uint32_t absent = 0;
@@ -43,19 +44,19 @@ static int settle(tb_group *g, tb_fault fault) {
 
 static int await_all(tb_group *g, uint64_t deadline_ns) {
     tb_header *h = g->header;
-    while (atomic_load_explicit(&h->attached, memory_order_acquire) < h->size) {
+    for (int nap = 0; atomic_load_explicit(&h->attached, memory_order_acquire) < h->size; nap++) {
         uint64_t broken = atomic_load(&h->broken);
         if (broken) {
             tb_fault_unpack(broken, &g->fault);
             return g->fault.status;
         }
-        int lost = lost_in_join(g);
+        int lost = nap % LOOK_EVERY == 0 ? lost_in_join(g) : -1;
         if (lost >= 0)
             return settle(g, (tb_fault){.status = TB_PEER_DIED, .peer = lost, .by = g->rank});
         if (tb_now_ns() > deadline_ns)
             return settle(g, (tb_fault){.status = TB_TIMEOUT, .peer = TB_NO_PEER, .by = g->rank,
                                         .absent = not_attached(h)});
-        if (g->hooks.tick && g->hooks.tick(g->hooks.context))
+        if (nap % LOOK_EVERY == 0 && g->hooks.tick && g->hooks.tick(g->hooks.context))
             return settle(g, (tb_fault){.status = TB_SIGNAL, .peer = TB_NO_PEER, .by = g->rank});
         tb_sleep_ns(NAP_NS);
     }
@@ -137,7 +138,9 @@ void tb_group_close(tb_group *g) {
     if (!g->header)
         return;
     tb_heartbeat_touch(&g->own->heartbeat_ns, false);
-    atomic_store(&g->own->state, TB_LEFT);
+    /* A forked child has the handle too, and leaves for nobody. */
+    if (atomic_load(&g->own->pid) == (int32_t)getpid())
+        atomic_store(&g->own->state, TB_LEFT);
     for (int r = 0; r < g->size; r++)
         if (g->watch[r] >= 0)
             close(g->watch[r]);

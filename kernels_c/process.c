@@ -60,8 +60,14 @@ bool tb_process_gone(pid_t pid, int fd) {
         return false;
     if (fd < 0)
         return (kill(pid, 0) != 0 && errno == ESRCH) || is_zombie(pid);
+#if defined(__APPLE__)
+    struct kevent told;
+    struct timespec now = {0, 0};
+    return kevent(fd, NULL, 0, &told, 1, &now) == 1 || (kill(pid, 0) != 0 && errno == ESRCH);
+#else
     struct pollfd ask = {.fd = fd, .events = POLLIN};
     return poll(&ask, 1, 0) == 1;
+#endif
 }
 
 int tb_cores_free(void) {

@@ -20,7 +20,8 @@ static int reject_strides(const Py_buffer *v, const char *operation, const char 
     list_sizes(strides, sizeof strides, v->ndim, v->strides);
     snprintf(rule, sizeof rule, "%s takes dense row-major arrays", operation);
     snprintf(got, sizeof got, "shape (%s), strides (%s) bytes, items of %zd bytes", shape, strides, v->itemsize);
-    tb_raise("BufferRejected", argument, rule, got, "Make a dense copy first: np.ascontiguousarray(x) or mx.contiguous(x)");
+    tb_raise("BufferRejected", argument, rule, got,
+             "Make a dense copy first: np.ascontiguousarray(x) or mx.contiguous(x)");
     return -1;
 }
 
@@ -128,7 +129,8 @@ int tb_buffer_dtype(const tb_buffer *b, PyObject *dtype, const char *operation) 
     return fits ? wanted : reject_dtype(b, dtype, operation);
 }
 
-int tb_buffer_match(const tb_buffer *x, const tb_buffer *out, Py_ssize_t times, Py_ssize_t part, const char *operation) {
+int tb_buffer_match(const tb_buffer *x, const tb_buffer *out, Py_ssize_t times, Py_ssize_t part,
+                    const char *operation) {
     char rule[160], got[200];
     const Py_buffer *a = &x->view, *b = &out->view;
     const char *fa = a->format ? a->format : "B", *fb = b->format ? b->format : "B";
@@ -141,7 +143,8 @@ int tb_buffer_match(const tb_buffer *x, const tb_buffer *out, Py_ssize_t times, 
     const char *from = a->buf, *to = b->buf, *own = to + part * a->len;
     if (a->len && from != own && from < to + b->len && to < from + a->len) {
         snprintf(rule, sizeof rule, "%s cannot write over a part of its input", operation);
-        tb_raise("BufferRejected", "out", rule, "memory shared with x at another place", "Pass x itself, or an array of its own");
+        tb_raise("BufferRejected", "out", rule, "memory shared with x at another place",
+                 "Pass x itself, or an array of its own");
         return -1;
     }
     return 0;

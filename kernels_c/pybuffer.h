@@ -23,8 +23,10 @@ static inline void tb_buffer_drop(tb_buffer *buffer) { PyBuffer_Release(&buffer-
 /* The element type as enum tb_dtype, from the array's format or, for bfloat16 kept as uint16, from `dtype`
  * (None, a name, or a dtype object); -1 with the error set. */
 int tb_buffer_dtype(const tb_buffer *buffer, PyObject *dtype, const char *operation);
-/* 0 where b has a's size and element format, and shares memory with it not at all or exactly; else -1. */
-int tb_buffer_match(const tb_buffer *x, const tb_buffer *out, Py_ssize_t times, Py_ssize_t part, const char *operation);
+/* 0 where out has the size of `times` x and its format, and shares memory with x not at all or so that x is
+ * exactly its part number `part`; else -1 with the error set. */
+int tb_buffer_match(const tb_buffer *x, const tb_buffer *out, Py_ssize_t times, Py_ssize_t part,
+                    const char *operation);
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,8 @@ static void describe(const tb_fault *f, char *rule, size_t rule_room, char *got,
         snprintf(got, got_room, "the process of rank %d ended or left the group", f->peer);
         break;
     case TB_CORRUPT:
-        snprintf(rule, rule_room, "the next frame from rank %d must be: %s", f->peer, f->wanted[0] ? f->wanted : "whole");
+        snprintf(rule, rule_room, "the next frame from rank %d must be: %s", f->peer,
+                 f->wanted[0] ? f->wanted : "whole");
         snprintf(got, got_room, "%s", f->got[0] ? f->got : "another one");
         break;
     case TB_INTERRUPTED:
@@ -89,7 +90,8 @@ static void describe(const tb_fault *f, char *rule, size_t rule_room, char *got,
 static const char *remedy_of(int status) {
     switch (status) {
     case TB_TIMEOUT: return "Call it on all ranks, or raise deadline_s; then form a new group";
-    case TB_CORRUPT: return "Call the same operations with the same sizes in the same order on all ranks, in a new group";
+    case TB_CORRUPT:
+        return "Call the same operations with the same sizes in the same order on all ranks, in a new group";
     default: return "Form a new group";
     }
 }

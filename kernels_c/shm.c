@@ -110,7 +110,7 @@ static int await_initialised(tb_segment *segment, int fd, uint64_t deadline_ns) 
 
 static int check(const tb_segment *segment, int size) {
     const tb_header *header = segment->header;
-    bool same = header->version == TB_SEGMENT_VERSION && header->bytes == segment->bytes && header->slots == TB_SLOTS;
+    bool same = header->version == TB_SEGMENT_VERSION && header->bytes <= segment->bytes && header->slots == TB_SLOTS;
     return same && header->size <= TB_MAX_RANKS && (size == 0 || (int)header->size == size) ? 0 : EINVAL;
 }
 

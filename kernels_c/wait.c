@@ -11,7 +11,12 @@
 #define ALIVE_EVERY_NS 1000000
 #define TICK_EVERY_NS 100000000
 #define SPIN_MIN_NS 1000000
+#define SPIN_MAX_NS 10000000
+#define COURTESY_NS 50000 /* longer spins offer the core between rounds: the peer may be waiting for it */
 #define SPIN_CROWDED_NS 5000
+#define ALONE_MAX_NS 1500
+#define SHARED_WAITS 64
+#define SPIN_SHARED_NS 1000
 #define YIELD_NS 2000000
 #define SLEEP_FIRST_NS 500000
 #define SLEEP_MAX_NS 8000000
@@ -69,6 +74,8 @@ static int phase_for(const tb_waiting *w, uint64_t waited_ns) {
     if (w->policy != TB_AUTO)
         return w->policy == TB_SPIN ? SPINNING : w->policy == TB_YIELD ? YIELDING : SLEEPING;
     uint64_t spin = 2 * w->last_ns > SPIN_MIN_NS ? 2 * w->last_ns : SPIN_MIN_NS;
+    if (spin > SPIN_MAX_NS)
+        spin = SPIN_MAX_NS;
     if (w->oversubscribed)
         spin = SPIN_CROWDED_NS;
     return waited_ns < spin ? SPINNING : waited_ns < spin + YIELD_NS ? YIELDING : SLEEPING;
@@ -97,6 +104,17 @@ static bool poll(tb_channel *c, const tb_spell *s, uint64_t waited_ns) {
     return false;
 }
 
+static bool offers_core(const tb_waiting *w, uint64_t waited_ns) {
+    return w->policy == TB_AUTO && waited_ns > (w->shared ? SPIN_SHARED_NS : COURTESY_NS);
+}
+
+/* A yield that takes long had somebody to yield to, most often the very peer that is waited for. */
+static void yield_core(tb_waiting *w, uint64_t now) {
+    tb_yield();
+    if (tb_now_ns() - now > ALONE_MAX_NS)
+        w->shared = SHARED_WAITS;
+}
+
 static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
     uint64_t waited = now - s->began_ns;
     if (waited > BLOCK_AFTER_NS && !g->blocked) {
@@ -108,8 +126,8 @@ static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
     if (status != TB_OK)
         return status;
     s->phase = phase_for(&g->waiting, waited);
-    if (s->phase == YIELDING)
-        tb_yield();
+    if (s->phase == YIELDING || (s->phase == SPINNING && offers_core(&g->waiting, waited)))
+        yield_core(&g->waiting, now);
     else if (s->phase == SLEEPING)
         sleep_for(g, c, s);
     return TB_OK;
@@ -128,6 +146,8 @@ int tb_wait(tb_group *g, tb_channel *c) {
     if (s.sleep_ns)
         atomic_store_explicit(&g->own->sleeping, 0, memory_order_relaxed);
     g->waiting.last_ns = now - s.began_ns;
+    g->waiting.shared -= g->waiting.shared > 0;
     /* What the dead left behind still counts: a rank may send its last frame and end. */
-    return status != TB_OK && status != TB_INTERRUPTED && c->provider->ready(c) ? TB_OK : status;
+    bool lost = status == TB_PEER_DIED || status == TB_TIMEOUT;
+    return lost && c->provider->ready(c) ? TB_OK : status;
 }

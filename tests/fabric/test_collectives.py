@@ -231,6 +231,20 @@ stop.set(), thread.join()
     assert pool.run(code, pool.group(2))[0] > 50
 
 
+def test_a_forked_child_leaves_for_nobody(pool: Any) -> None:
+    """A child that inherits the handle and closes it does not take its parent out of the group."""
+    code = """
+import os
+child = os.fork()
+if child == 0:
+    g.close()
+    os._exit(0)
+os.waitpid(child, 0)
+result = float(g.all_reduce(np.ones(1))[0])
+"""
+    assert pool.run(code, pool.group(2)) == [2.0, 2.0]
+
+
 def test_names_and_ranks_are_taken_once(pool: Any, name: str) -> None:
     """A second process with the same rank, or another size, is refused; the others still join."""
     code = """

@@ -12,7 +12,12 @@
 #include "process.h"
 
 static tb_heart heart_on(int fd) {
-    return (tb_heart){.fd = fd, .watch_fd = fd, .interval_ns = 2000000, .grace_ns = 1000000, .message = {'b'}, .length = 1};
+    return (tb_heart){.fd = fd,
+                      .watch_fd = fd,
+                      .interval_ns = 2000000,
+                      .grace_ns = 1000000,
+                      .message = {'b'},
+                      .length = 1};
 }
 
 static void beats(void) {
