@@ -13,6 +13,8 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
+ROOMS = [KERNELS / room for room in ("wait", "channel", "collective", "process")]  # all but python/
+INCLUDES = [f"-I{room}" for room in ROOMS]
 COMPILER = os.environ.get("CC", "cc")
 FLAGS = [
     "-std=gnu11",
@@ -52,8 +54,10 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def compiled(sanitizers: str) -> Path:
         if sanitizers not in folders:
             folders[sanitizers] = tmp_path_factory.mktemp("core")
-            sources = [str(path) for path in sorted(KERNELS.glob("*.c")) if not path.name.startswith("py")]
-            run([COMPILER, *FLAGS, f"-fsanitize={sanitizers}", "-c", *sources], folders[sanitizers])
+            sources = [str(path) for room in ROOMS for path in sorted(room.glob("*.c"))]
+            run(
+                [COMPILER, *FLAGS, f"-fsanitize={sanitizers}", *INCLUDES, "-c", *sources], folders[sanitizers]
+            )
         return folders[sanitizers]
 
     return compiled
@@ -69,7 +73,7 @@ def test_program_passes_under_sanitizers(core: Callable[[str], Path], sanitizers
     objects = [str(path) for path in sorted(folder.glob("*.o"))]
     sanitize = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     target = str(folder / program)
-    build = [COMPILER, *FLAGS, *sanitize, f"-I{KERNELS}", str(HERE / f"{program}.c"), *objects, "-o", target]
+    build = [COMPILER, *FLAGS, *sanitize, *INCLUDES, str(HERE / f"{program}.c"), *objects, "-o", target]
     run([*build, "-lpthread", "-lm"], folder)
     # ThreadSanitizer of older compilers cannot bear much address randomisation.
     prefix = ["setarch", "-R"] if sys.platform == "linux" and shutil.which("setarch") else []
