@@ -7,7 +7,7 @@ from statistics import fmean
 from tbkit.explain import terms
 from tbkit.explain.blocks import Blocks, Row
 from tbkit.record import Interval, Ledger, Record, Residual, Term
-from tbkit.stats import blocks_needed, combine_sum, log_interval, mean_interval
+from tbkit.stats import blocks_needed, combine_sum, mean_interval
 
 NEEDED = ("P", "F", "L", "C", "N", "A")
 RESOLUTION = 0.05  # of the lost time: a residual known this narrowly is resolved even when it covers zero
@@ -51,7 +51,8 @@ def ledgers(record: Record, rows: list[Row], layers: int) -> list[Ledger]:
 
 def _ledger(record: Record, blocks: Blocks, base: Blocks, layers: int) -> Ledger:
     p = blocks.nodes
-    single, step = log_interval(base.together("P")), log_interval(blocks.together("P"))
+    # arithmetic means, unlike the rates: only they add up
+    single, step = mean_interval(base.together("P")), mean_interval(blocks.together("P"))
     lost = step.value - single.value / p
     first = terms.route_a(blocks, single.value)
     second = terms.second_sources(blocks, base, layers) if blocks.has("together/segments") else {}

@@ -121,7 +121,7 @@ def ledger_table(ledger: Ledger, reality: str = "") -> Table:
     gap = total.value - ledger.ideal_us
     rows = [
         (t.name, units.time_interval_text(t.us, t.low, t.high, True, scale), units.percent_text(t.share),
-         words.second_text(t, scale), t.words + (f" (second: {t.second_source})" if t.second_source else ""))
+         words.second_text(t, scale), t.words + (f" (second: {t.second_source})" if t.second else ""))
         for t in ledger.terms
     ]  # fmt: skip
     left = ledger.residual

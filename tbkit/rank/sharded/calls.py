@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,8 @@ from tbkit.rank.sharded.pieces import Pieces, crossing_us, messages_us
 from tbkit.rank.sharded.probe import cache_rows, reorder, tapped
 from tbkit.rank.sharded.shard import Shard
 from tbkit.rank.sharded.weights import GgufWeights, RandomWeights, Source
+
+PIECE_REPEATS = 3
 
 
 class Sharded:
@@ -145,17 +148,18 @@ class Sharded:
         return self.bench.run(name)
 
     def time_pieces(self, together: bool) -> dict[str, Any]:
-        """One timing of each piece and of each half-layer, alone or with all ranks at once."""
+        """Each piece, the median of three timings, and each half-layer once; alone or with all ranks at once."""
         if together:
             self.links.barrier()
         context = len(self.prompt)
         if self.group is not None:
             self.shard.wire.set(links_of("N", self.group))
         try:
-            times = self.pieces.all(context)
+            each = [self.pieces.all(context) for _ in range(PIECE_REPEATS)]
             segments = self.pieces.segments(context) if together else []
         finally:
             self.shard.wire.set(self.links)
+        times = {name: median(one[name] for one in each) for name in each[0]}
         return {"pieces": times, "segments": segments}
 
     def time_links(self) -> dict[str, Any]:

@@ -46,9 +46,11 @@ class Fault:
         shard.model.model.layers = list(shard.layers)
 
     def _swapped_head(self) -> None:
-        """The first two query heads of rank 0 change places; the output projection does not follow."""
-        if self.shard.rank:
+        """The first two query heads of rank 0 (or of the stage) change places; the output projection does not follow."""
+        if self.shard.tensor and self.shard.rank:
             return
+        if len(self.shard.share.kv_of_query) < 2:
+            raise self._out_of_place("two query heads on rank 0")
         dim = self.shard.facts.head_dim
         layer = self.shard.layers[self.local]
         order = mx.array([*range(dim, 2 * dim), *range(dim), *range(2 * dim, self._q_rows(layer))])
@@ -64,15 +66,20 @@ class Fault:
         """The attention output of the layer stays a partial sum, on every rank alike."""
         role = self.shard.family.role("o_proj")
         layer = self.shard.layers[self.local]
-        if isinstance(summed := get(layer, role.path), PartialSum):
-            put(layer, role.path, Unsummed(summed.inner))
+        summed = get(layer, role.path)
+        if not isinstance(summed, PartialSum):
+            raise self._out_of_place("a plan with reductions, as the tensor kinds have")
+        put(layer, role.path, Unsummed(summed.inner))
+
+    def _out_of_place(self, rule: str) -> UsageError:
+        return UsageError("--plant", f"{self.kind} takes {rule}", self.shard.plan.kind, "Try --kind tensor-uneven")
 
     def _stale_row(self) -> None:
         """Nothing at load: the row is made stale after each prompt."""
 
     def after_prefill(self) -> None:
-        """Leave the row of the last prompt position as the position before it had left it."""
-        if self.kind != "stale-row" or not self.mine or self.shard.rank != self.shard.wire.size - 1:
+        """Leave the row of the last prompt position, on every rank alike, as the position before it had left it."""
+        if self.kind != "stale-row" or not self.mine:
             return
         cache = self.shard.caches[self.local]
         last = cache.offset - 1

@@ -35,7 +35,7 @@ def tapped(shard: Shard) -> Iterator[dict[str, mx.array]]:
     """Record the output of every role of every layer, as ``layer.role``, while the context lasts."""
     seen: dict[str, mx.array] = {}
     kept: list[tuple[Any, str, Any]] = []
-    for index, layer in zip(shard.owned()["layers"], shard.layers, strict=True):
+    for index, layer in zip(shard.numbers, shard.layers, strict=True):
         for role in shard.family.roles:
             inner = get(layer, role.path)
             kept.append((layer, role.path, inner))
@@ -50,7 +50,7 @@ def tapped(shard: Shard) -> Iterator[dict[str, mx.array]]:
 def cache_rows(shard: Shard) -> dict[str, mx.array]:
     """Keys and values in the caches, ``layer.cache_k`` and ``layer.cache_v``: (held KV heads, positions, head_dim)."""
     rows = {}
-    for index, cache in zip(shard.owned()["layers"], shard.caches, strict=True):
+    for index, cache in zip(shard.numbers, shard.caches, strict=True):
         rows[f"{index}.cache_k"] = cache.keys[0, :, : cache.offset, :]
         rows[f"{index}.cache_v"] = cache.values[0, :, : cache.offset, :]
     return rows

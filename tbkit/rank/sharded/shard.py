@@ -148,9 +148,14 @@ class Shard:
             chosen = self.wire.broadcast(chosen.reshape(1), self.wire.size - 1)
         return int(chosen.item()), out
 
+    @property
+    def numbers(self) -> list[int]:
+        """The number in the whole model of each layer that is really here."""
+        start = self.share.layers[0]
+        return [getattr(layer, "tbkit_index", start + i) for i, layer in enumerate(self.layers)]
+
     def owned(self) -> dict[str, Any]:
         """What this rank really holds, read back from its layers: for the coverage check of the gate."""
-        start = self.share.layers[0]
         dim = self.facts.head_dim
         role = self.family.role
         rows = {
@@ -159,7 +164,7 @@ class Shard:
             for name in ("q_proj", "k_proj", "gate_proj")
         }
         return {
-            "layers": [getattr(layer, "tbkit_index", start + i) for i, layer in enumerate(self.layers)],
+            "layers": self.numbers,
             "query_heads": rows.get("q_proj", 0) // dim,
             "kv_heads": rows.get("k_proj", 0) // dim,
             "mlp": rows.get("gate_proj", 0),

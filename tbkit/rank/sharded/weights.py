@@ -106,6 +106,9 @@ class GgufWeights:
         return layer
 
 
+ATTENTION_GAIN = 4.0  # random attention averages over the context: without it a fault there drowns in bfloat16
+
+
 class RandomWeights:
     """A seeded random model of given facts: the same on every rank, in any float type, for tests of the gate."""
 
@@ -123,7 +126,8 @@ class RandomWeights:
         width = {"query_head": f.query_heads, "kv_head": f.kv_heads}.get(role.unit, 0) * f.head_dim
         width = width or f.mlp_width
         shape = (width, f.hidden) if role.cut == "rows" else (f.hidden, width)
-        return dense(self._normal(shape, layer, self.family.roles.index(role), scale=shape[1] ** -0.5))
+        gain = ATTENTION_GAIN if role.cut == "columns" and role.unit == "query_head" else 1.0
+        return dense(self._normal(shape, layer, self.family.roles.index(role), scale=gain * shape[1] ** -0.5))
 
     def norm(self, layer: int, gguf: str) -> mx.array:  # noqa: ARG002
         return mx.ones(self.facts.hidden, dtype=self.dtype)
