@@ -6,8 +6,10 @@ Exit 0: done; 1: done, and the answer is bad; 2: usage or unreadable input, one 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,21 +26,30 @@ def main(given: Sequence[str] | None = None) -> int:
     if words[:1] == ["--version"]:
         print(f"tbkit {__version__}")
         return 0
-    session = Session(say=_say)
+    session = Session(say=_say, how_to_connect="Add --local 2 for two engines on this machine")
+    with contextlib.suppress(ValueError):  # only the main thread takes signals
+        signal.signal(signal.SIGTERM, _stop_orderly)
     try:
         args = parse(tree("tbkit", COMMAND_VERBS, json=True), words or ["--help"])
         return _show(args.action(args, session), args)
     except TbkitError as error:
-        print(f"tbkit: {error}", file=sys.stderr)
+        text = str(error)
+        print(text if text.startswith("tbkit") else f"tbkit: {text}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("tbkit: stopped by Ctrl-C", file=sys.stderr)
+        print("tbkit: stopped by Ctrl-C or SIGTERM", file=sys.stderr)
         return Interrupted.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     finally:
         session.close()
+
+
+def _stop_orderly(*_: object) -> None:
+    """SIGTERM is taken as Ctrl-C: engines and ranks are stopped, and not left behind. A second one is ignored."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _say(text: str) -> None:

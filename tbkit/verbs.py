@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tbkit.errors import ClusterError, UsageError
+from tbkit.errors import UsageError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+COUNTS = (1, 2, 4)
 
 EXAMPLES = {
     "connect": "connect --local 2",
@@ -38,15 +39,12 @@ def _in_our_words(message: str, parser: argparse.ArgumentParser) -> tuple[str, s
     """Rule, got and remedy of an argparse message."""
     if "unrecognized arguments:" in message:
         got = message.partition(": ")[2].split()[0]
-        return (
-            "knows its flags",
-            got,
-            _nearest(got, [f for a in _all_actions(parser) for f in a.option_strings]),
-        )
+        flags = [f for a in _all_actions(parser) for f in a.option_strings]
+        return "knows its flags", got, "It stands after the verb" if got in flags else nearest(got, flags)
     if "invalid choice:" in message:
         got = message.partition("invalid choice: ")[2].split(" (")[0].strip("'\"")
         where = message.partition(":")[0].replace("argument ", "")
-        return f"{where} is one of its choices", got, _nearest(got, _choices(parser))
+        return f"{where} is one of its choices", got, nearest(got, _choices(parser))
     return message, "", f"See {parser.prog} --help"
 
 
@@ -63,7 +61,7 @@ def _choices(parser: argparse.ArgumentParser) -> list[str]:
     return [str(choice) for action in parser._actions if action.choices for choice in action.choices]
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
+def nearest(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, list(dict.fromkeys(known)), n=1, cutoff=0.4)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(dict.fromkeys(known))}"
 
@@ -71,15 +69,17 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 class Session:
     """What lasts between verbs: the current cluster and loaded model. The command line makes one a call."""
 
-    def __init__(self, say: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, say: Callable[[str], None] = print, how_to_connect: str = "Try %tbcluster connect --local 2"
+    ) -> None:
         self.cluster: Any = None
         self.model: Any = None
-        self.say = say
+        self.say, self.how_to_connect = say, how_to_connect
 
     def open_cluster(self) -> Any:
-        """The connected cluster; ClusterError says how to connect."""
+        """The connected cluster; UsageError says how to connect."""
         if self.cluster is None or self.cluster.closed:
-            raise ClusterError("cluster", "is connected first", "none", "Try %tbcluster connect --local 2")
+            raise UsageError("cluster", "is connected first", "none", self.how_to_connect)
         return self.cluster
 
     def cluster_of(self, args: argparse.Namespace) -> Any:
@@ -141,21 +141,52 @@ def _shard(args: argparse.Namespace, session: Session) -> Any:
     return session.model
 
 
-def _scale(args: argparse.Namespace, session: Session) -> Any:
+def _counts(args: argparse.Namespace, session: Session) -> tuple[int, ...]:
+    """The node counts of ``--on``, or those of 1, 2 and 4 that the cluster has; known before it starts."""
+    size = args.local if args.local is not None else session.open_cluster().size
+    if args.on is None:
+        return tuple(n for n in COUNTS if n <= max(size, 1))
+    if max(args.on) > size > 0:
+        most = max(args.on)
+        raise UsageError("--on", f"at most the {size} nodes of the cluster", str(most), f"Try --local {most}")
+    return args.on  # type: ignore[no-any-return]
+
+
+def _check_names(args: argparse.Namespace) -> None:
+    """UsageError for a model, kind or fault that is not there, before anything starts."""
     from tbkit.model.catalog import find
+    from tbkit.plan.placement import KINDS
+
+    facts = find(args.model).facts
+    for flag in ("kind", "full"):
+        for kind in getattr(args, flag) or ():
+            if kind not in KINDS:
+                raise UsageError(f"--{flag}", "a kind of plan", kind, nearest(kind, KINDS))
+    _check_plant(args.plant, facts.layers)
+
+
+def _check_plant(plant: str | None, layers: int) -> None:
+    if plant is not None:
+        from tbkit.rank.sharded.faults import parse as parse_fault
+
+        parse_fault(plant, layers)
+
+
+def _scale(args: argparse.Namespace, session: Session) -> Any:
     from tbkit.scale import Design
     from tbkit.scale.run import scale
     from tbkit.view.progress import Progress
 
-    find(args.model)
+    _check_names(args)
+    on = _counts(args, session)
     design = Design(
-        on=args.on,
+        on=on,
         blocks=args.blocks,
         steps=args.steps,
         loads=args.loads,
         seed=args.seed,
         backend=args.backend,
-        full=tuple((n, k) for n in args.on for k in args.full),
+        full=tuple((n, k) for n in on for k in args.full),
     )
     design.check()
     with Progress("scale decode") as tell:
@@ -180,14 +211,16 @@ def _explain(args: argparse.Namespace, _session: Session) -> Any:
 
 def _quickstart(args: argparse.Namespace, session: Session) -> Any:
     from tbkit.main_job import quickstart
+    from tbkit.model.catalog import find
 
+    _check_plant(args.plant, find(DEFAULT_MODEL).facts.layers)
     return quickstart(args.out, plant=args.plant, say=session.say)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
     """``1,2,4`` as numbers; argparse turns the error into ours."""
     parts = text.split(",")
-    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(f"counts of nodes such as 1,2,4, got {text!r}")
     return tuple(sorted({int(part) for part in parts}))
 
@@ -219,7 +252,7 @@ def _scale_flags(parser: argparse.ArgumentParser) -> None:
     _model_flags(parser)
     _cluster_flags(parser)
     parser.add_argument(
-        "--on", type=whole_numbers, default=(1, 2, 4), metavar="N,N", help="node counts (default 1,2,4)"
+        "--on", type=whole_numbers, metavar="N,N", help="node counts (default: those of 1,2,4 that are there)"
     )
     parser.add_argument("--kind", type=words, metavar="K,K", help="kinds of plan (default: all that fit)")
     parser.add_argument(

@@ -61,8 +61,8 @@ class Cluster(Shown):
         self._join_world()
 
     def _begin_ranks(self, nodes: list[str], deadline_s: float) -> None:
-        env = self._engines.environment()
-        args = [(node, self.nodes.index(node), self.size, env) for node in nodes]
+        env, owner = self._engines.environment(), self._engines.owner()
+        args = [(node, self.nodes.index(node), self.size, env, owner) for node in nodes]
         self._gather(nodes, supervisor.begin, args, deadline_s)
 
     def _join_world(self) -> None:
@@ -124,7 +124,7 @@ class Cluster(Shown):
                 say(f"{node}: new {what} under rank {self.nodes.index(node)} in {took_s:.1f} s")
                 if what == "engine" and self._active:
                     self.activate()
-        if not self._world_stands:
+        if not self._world_stands or not all(seen["world"] for seen in self._watch(self.nodes)):
             self._join_world()
 
     def _replace(self, node: str) -> str:

@@ -27,11 +27,12 @@ def connect(*, local: int, policy: str = "auto", deadline_s: float = CONNECT_DEA
         raise UsageError("local", rule, repr(local), "Try connect(local=2), or --local 2")
     folder = Path(tempfile.mkdtemp(prefix="tbkit-"))  # mode 0700: logs and cluster files inside are 0644
     engines = Engines(folder, [f"local{i}" for i in range(local)])
+    cluster = Cluster(engines, folder, policy=policy)
     try:
         engines.start(deadline_s)
-        cluster = Cluster(engines, folder, policy=policy)
         cluster.begin(deadline_s)
     except BaseException as error:
+        cluster.closed = True
         engines.stop()
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, TbkitError | KeyboardInterrupt):

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from tbkit.errors import ConnectFailed
+from tbkit.rank.owner import Owner, owner_here
 
 CURVE = "--IPController.enable_curve=True"
 STOP_DEADLINE_S = 10.0
@@ -95,14 +96,14 @@ class Engines:
             return
 
     def _log(self, node: str) -> str:
-        logs = sorted((self.folder / "log").glob(f"*{self._set_id(node)}*"))
+        logs = sorted((self.folder / "log").glob(f"*{self._set_id(node)}-*"))
         lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
         return next((line for line in reversed(lines) if line.strip()), "no output")
 
     def launched(self, node: str) -> bool:
-        """Whether the engine process of a node runs."""
+        """Whether the engine process of a node runs. Asked of the system: ipyparallel's own state needs its loop."""
         engine_set = self.cluster.engines.get(self._set_id(node))
-        return engine_set is not None and engine_set.state == "running"
+        return engine_set is not None and any(_runs(one.process) for one in engine_set.launchers.values())
 
     def alive(self, node: str) -> bool:
         """Whether a node's engine is registered and its process runs."""
@@ -147,6 +148,10 @@ class Engines:
         """Delete the private folder with its keys and logs."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def owner(self) -> Owner:
+        """This process, with which controller, engines and folder are to end."""
+        return owner_here(self.cluster.controller.pid, str(self.folder))
+
     def environment(self) -> dict[str, str]:
         """For the rank processes: temporary files go to the private folder, which closing removes."""
         (self.folder / "files").mkdir(mode=0o700, exist_ok=True)
@@ -155,6 +160,13 @@ class Engines:
             "PYTHONUNBUFFERED": "1",
             "PATH": os.environ.get("PATH", ""),
         }
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _ended(processes: dict[int, psutil.Process]) -> list[psutil.Process]:

@@ -48,13 +48,13 @@ def gather(
     engines: Engines, calls: Sequence[Call], deadline_s: float, on_text: Callable[[str], None] | None
 ) -> list[Any]:
     """The values of all calls, in order; else the error that explains the others is raised."""
-    end = time.monotonic() + deadline_s
+    end, died = time.monotonic() + deadline_s, False
     try:
         while not all(call.done for call in calls) and time.monotonic() < end:
             _poll(engines, calls, on_text)
-            if any(isinstance(call.error, RankDied | EngineDied) for call in calls):
-                end = min(end, time.monotonic() + AFTER_DEATH_S)
-                _interrupt_rest(engines, calls)
+            if not died and any(isinstance(call.error, RankDied | EngineDied) for call in calls):
+                died, end = True, min(end, time.monotonic() + AFTER_DEATH_S)
+                _interrupt_rest(engines, calls)  # once: a second SIGINT would hit the rank's orderly stop
     except KeyboardInterrupt:
         _stop(engines, calls)
         raise Interrupted("run", "stopped by Ctrl-C", remedy="The cluster stays; call again") from None

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tbkit import fabric
-from tbkit.errors import ClusterError, TbkitError, UsageError
+from tbkit.errors import ClusterError, FabricError, TbkitError, UsageError
 
 
 class Body:
@@ -54,9 +52,7 @@ class Body:
 
     def _world(self) -> fabric.Group:
         if self.world is None:
-            raise ClusterError(
-                f"{self.node}: fabric", "has a group of all nodes", "none", "Call cl.reconnect()"
-            )
+            raise ClusterError(f"{self.node}: fabric", "has a group of all nodes", "none", "Call cl.heal()")
         return self.world
 
     def do_collective(
@@ -64,6 +60,25 @@ class Body:
     ) -> Any:
         """A collective of the engine's handle, on the array in the shared scratch; gives the result's shape."""
         group = self._world()
+        try:
+            return self._collective(group, name, shape, dtype, deadline_s, options)
+        except FabricError as error:
+            if type(error) is not FabricError:  # a fault of this very call says what it is
+                raise
+            remedy = "Call cl.heal() to form a new one"
+            raise FabricError(
+                f"{self.node}: fabric", "has a group that no fault has ended", error.got, remedy
+            ) from error
+
+    def _collective(
+        self,
+        group: fabric.Group,
+        name: str,
+        shape: list[int],
+        dtype: str,
+        deadline_s: float,
+        options: dict[str, Any],
+    ) -> Any:
         if name == "barrier":
             group.barrier(deadline_s=deadline_s)
             return None
@@ -74,7 +89,7 @@ class Body:
             call(array, out=array, dtype=kind, deadline_s=deadline_s, **options)
             return list(shape)
         if name == "all_gather":
-            gathered = np.ascontiguousarray(call(array, dtype=kind, deadline_s=deadline_s))
+            gathered = call(array, deadline_s=deadline_s)
             self.scratch.array(gathered.shape, dtype)[...] = gathered
             return list(gathered.shape)
         call(array, deadline_s=deadline_s, **options)

@@ -91,7 +91,9 @@ def _host_array(x: Any) -> tuple[np.ndarray[Any, Any], str, bool]:
 def _mlx_array(array: np.ndarray[Any, Any], dtype: str) -> Any:
     import mlx.core as mx
 
-    return mx.array(array).view(mx.bfloat16) if dtype == "bfloat16" else mx.array(array)
+    made = mx.array(array).view(mx.bfloat16) if dtype == "bfloat16" else mx.array(array)
+    mx.eval(made)
+    return made
 
 
 class Lazy(ModuleType):

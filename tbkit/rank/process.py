@@ -59,7 +59,10 @@ class Process:
                 reply = self.answer(message)
             except Interrupted as error:
                 reply = {"error": describe(error)}
-            wire.send(self.sock, reply)
+            try:
+                wire.send(self.sock, reply)
+            except (TypeError, ValueError, OverflowError) as error:  # it cannot be packed: nothing was sent
+                wire.send(self.sock, {"error": describe(error)})
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

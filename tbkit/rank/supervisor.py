@@ -18,6 +18,8 @@ from typing import Any
 from tbkit import fabric
 from tbkit.errors import ConnectFailed, DeadlinePassed, Interrupted, RankDied, TbkitError, from_dict
 from tbkit.rank import wire
+from tbkit.rank.owner import Owner
+from tbkit.rank.owner import watch as watch_owner
 from tbkit.rank.scratch import Scratch
 
 START_DEADLINE_S = 30.0
@@ -65,9 +67,10 @@ class Supervisor:
         self.last_beat = time.monotonic()
         try:
             self._await("start", START_DEADLINE_S)
-        except TbkitError as error:
+        except (TbkitError, EOFError, OSError) as error:
+            self.stop(signal.SIGKILL)
             raise ConnectFailed(
-                f"{self.node}: rank process", "starts", str(error), "See the engine's log"
+                f"{self.node}: rank process", "starts", str(error) or "it ended", "See the engine's log"
             ) from error
 
     def call(self, verb: str, args: dict[str, Any], deadline_s: float) -> Any:
@@ -76,7 +79,7 @@ class Supervisor:
             raise self._death(verb)
         try:
             wire.send(self.sock, {"verb": verb, "args": args})
-            return self._await(verb, deadline_s)
+            message = self._await(verb, deadline_s)
         except KeyboardInterrupt:
             self._interrupt()
             raise Interrupted(f"{self.node}: {verb}", "stopped by Ctrl-C") from None
@@ -88,8 +91,12 @@ class Supervisor:
             else:
                 self._interrupt()
             raise
+        if "error" in message:
+            raise from_dict(message["error"])
+        return message["ok"]
 
-    def _await(self, verb: str, deadline_s: float) -> Any:
+    def _await(self, verb: str, deadline_s: float) -> dict[str, Any]:
+        """The rank's answer, ok or error; what it streams before is printed."""
         end = time.monotonic() + deadline_s
         while True:
             ready, _, _ = select.select([self.sock, self.beats], [], [], POLL_S)
@@ -100,9 +107,7 @@ class Supervisor:
                 if "stream" in message:
                     print(message["stream"], end="", flush=True)
                     continue
-                if "error" in message:
-                    raise from_dict(message["error"])
-                return message["ok"]
+                return message
             assert self.process is not None, "a call has a process"
             if self.process.poll() is not None:
                 raise EOFError
@@ -140,16 +145,23 @@ class Supervisor:
         )
 
     def _death(self, verb: str) -> RankDied:
-        code = self.process.wait(STOP_GRACE_S) if self.process else None
-        got = (
-            f"killed by {signal.Signals(-code).name}"
-            if code is not None and code < 0
-            else f"exit code {code}"
-        )
+        code = self._exit_code()
+        got = "it was ended before" if code is None else f"exit code {code}"
+        got = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else got
         remedy = f"{self._last()}. The next call starts a new rank process"
         return RankDied(
             f"{self.node}: rank process", f"lives through {verb}", got, remedy, node=self.node, exit_code=code
         )
+
+    def _exit_code(self) -> int | None:
+        """How the process ended; one that has left the socket and lives on is ended. None where there is none."""
+        if self.process is None:
+            return None
+        try:
+            return self.process.wait(STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(STOP_GRACE_S)
 
     def _interrupt(self) -> None:
         """Stop the running command: flag and SIGINT, SIGTERM after 2 s, SIGKILL as the last resort."""
@@ -157,15 +169,21 @@ class Supervisor:
         for observer, rank in self.observers.values():
             observer.interrupt([rank])
         self.process.send_signal(signal.SIGINT)
-        end = time.monotonic() + STOP_GRACE_S
-        while time.monotonic() < end and self.process.poll() is None:
-            if select.select([self.sock], [], [], POLL_S)[0]:
-                try:
-                    if "stream" not in wire.receive(self.sock, deadline_s=1.0):
-                        return
-                except (EOFError, OSError, DeadlinePassed):
-                    break
+        try:
+            if self._answers_within(STOP_GRACE_S):
+                return
+        except (EOFError, OSError, DeadlinePassed, KeyboardInterrupt):
+            pass  # a second Ctrl-C does not wait: an answer that nobody took would be the next call's
         self.stop(signal.SIGTERM)
+
+    def _answers_within(self, seconds: float) -> bool:
+        """Whether the rank ends its command in time; the answer is thrown away."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.alive():
+            ready = select.select([self.sock], [], [], POLL_S)[0]
+            if ready and "stream" not in wire.receive(self.sock, deadline_s=1.0):
+                return True
+        return False
 
     def stop(self, first: signal.Signals = signal.SIGTERM) -> str:
         """End the rank process; says how it ended."""
@@ -184,6 +202,10 @@ class Supervisor:
                 self.process.wait(STOP_GRACE_S)
         self.process = None
         return how
+
+    def world_stands(self) -> bool:
+        """Whether the group of all nodes was formed and no fault has ended it."""
+        return True in self.observers and self.observers[True][0].broken is None
 
     def alive(self) -> bool:
         """Whether the rank process runs."""
@@ -204,12 +226,15 @@ def _answer(action: Any) -> dict[str, Any]:
 
 def _current() -> Supervisor:
     if _supervisor is None:
-        raise ConnectFailed("engine", "has a rank process", "none", "Call cl.reconnect()")
+        raise ConnectFailed("engine", "has a rank process", "none", "Call cl.heal()")
     return _supervisor
 
 
-def begin(node: str, rank: int, size: int, env: dict[str, str]) -> dict[str, Any]:
-    """Start this engine's rank process and put node, rank, size, fabric, np and mx into the engine's namespace."""
+def begin(node: str, rank: int, size: int, env: dict[str, str], owner: Owner | None = None) -> dict[str, Any]:
+    """Start this engine's rank process and put node, rank, size, fabric, np and mx into the engine's namespace.
+
+    Where an ``owner`` is named, all of it ends with that process.
+    """
 
     def action() -> dict[str, Any]:
         global _supervisor
@@ -219,6 +244,8 @@ def begin(node: str, rank: int, size: int, env: dict[str, str]) -> dict[str, Any
         from tbkit.rank.handle import install
 
         install(_supervisor, node, rank, size)
+        if owner is not None:
+            watch_owner(owner)
         assert _supervisor.process is not None, "begin leaves a running process"
         return {"engine_pid": os.getpid(), "rank_pid": _supervisor.process.pid}
 
@@ -263,12 +290,17 @@ def join(name: str, rank: int, size: int, deadline_s: float, policy: str, world:
 
 
 def watch() -> dict[str, Any]:
-    """Whether the rank lives, and its last fabric operation; answers without asking the rank."""
+    """Whether the rank lives and the group of all nodes stands; answers without asking the rank."""
 
     def action() -> dict[str, Any]:
         current = _current()
         pid = current.process.pid if current.process else None
-        return {"alive": current.alive(), "rank_pid": pid, "engine_pid": os.getpid()}
+        return {
+            "alive": current.alive(),
+            "world": current.world_stands(),
+            "rank_pid": pid,
+            "engine_pid": os.getpid(),
+        }
 
     return _answer(action)
 

@@ -11,6 +11,7 @@ from tbkit.model.tokenizer import Tokenizer
 
 PROMPT_TOKENS = 24
 GATE_TOKENS = 12  # with the prompt 36 positions; the gate asks for at least 32
+RANDOM_PROMPT_TOKENS = 4  # a random model attends to all rows alike: few rows, so that each one matters
 
 TEXT = (
     "A cluster is a set of computers that work together as one. The network between them decides how fast the "
@@ -34,5 +35,6 @@ def decode_workload(weights: Weights) -> Decode:
         ids = Tokenizer.from_gguf(Path(weights.path)).encode(TEXT)[:count]
     else:
         ids = [(7919 * i + 13) % weights.facts.vocab_rows for i in range(count)]
-    words = f"decode, batch 1, {PROMPT_TOKENS} tokens of context, teacher-forced"
-    return Decode(tuple(ids[:PROMPT_TOKENS]), tuple(ids[PROMPT_TOKENS:]), words)
+    cut = PROMPT_TOKENS if weights.source.startswith("gguf:") else RANDOM_PROMPT_TOKENS
+    words = f"decode, batch 1, {cut} tokens of context, teacher-forced"
+    return Decode(tuple(ids[:cut]), tuple(ids[cut:]), words)

@@ -84,6 +84,10 @@ def scale(
             f"Connect with --local {max(design.on)}",
         )
     weights = weights or weights_of(model or model_of(plans))
+    if plant is not None:
+        from tbkit.rank.sharded.faults import parse  # loads mlx, which no other run needs here
+
+        parse(plant, weights.facts.layers)
     placements = _placements(weights, plans, design)
     experiment = Experiment(cluster, weights, placements, design, plant, say, tick)
     return experiment.run(root)

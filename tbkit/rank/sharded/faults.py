@@ -46,7 +46,7 @@ class Fault:
         shard.model.model.layers = list(shard.layers)
 
     def _swapped_head(self) -> None:
-        """The first two query heads of rank 0 (or of the stage) change places; the output projection does not follow."""
+        """The first two query heads of rank 0, or of the stage, change places; the output projection stays."""
         if self.shard.tensor and self.shard.rank:
             return
         if len(self.shard.share.kv_of_query) < 2:
@@ -72,7 +72,9 @@ class Fault:
         put(layer, role.path, Unsummed(summed.inner))
 
     def _out_of_place(self, rule: str) -> UsageError:
-        return UsageError("--plant", f"{self.kind} takes {rule}", self.shard.plan.kind, "Try --kind tensor-uneven")
+        return UsageError(
+            "--plant", f"{self.kind} takes {rule}", self.shard.plan.kind, "Try --kind tensor-uneven"
+        )
 
     def _stale_row(self) -> None:
         """Nothing at load: the row is made stale after each prompt."""

@@ -106,7 +106,9 @@ class GgufWeights:
         return layer
 
 
-ATTENTION_GAIN = 4.0  # random attention averages over the context: without it a fault there drowns in bfloat16
+ATTENTION_GAIN = (
+    4.0  # random attention averages over the context: without it a fault there drowns in bfloat16
+)
 
 
 class RandomWeights:
