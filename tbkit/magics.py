@@ -77,7 +77,10 @@ class TbkitMagics(Magics):
         verb, _, rest = line.partition(" ")
         if verb in ("", "help"):
             return _help(rest.strip() or None, "%tbcluster", CLUSTER_VERBS)
+        before = self.session.cluster
         answer = self._do(tree("%tbcluster", CLUSTER_VERBS, json=False), line)
+        if before is not None and before.closed:
+            self._deactivate(before)
         if verb == "connect" and answer is not None:
             self._activate(answer)
         return answer
@@ -119,6 +122,17 @@ class TbkitMagics(Magics):
     def _activate(self, cluster: Any) -> None:
         """Register ``%px`` for the engines of the cluster, in rank order."""
         cluster.activate()
+
+    def _deactivate(self, cluster: Any) -> None:
+        """Take ``%px`` and its kin away with the cluster: on a closed one they end in a traceback."""
+        for magics in self.shell.magics_manager.magics.values():
+            views = {
+                name: getattr(getattr(magic, "__self__", None), "view", None)
+                for name, magic in magics.items()
+            }
+            for name, view in views.items():
+                if getattr(view, "client", None) is cluster.client:
+                    del magics[name]
 
     def before_cell(self, info: Any) -> None:
         """A cell with %px first replaces what has died, so that it runs on every rank."""
@@ -206,7 +220,9 @@ def unload_ipython_extension(shell: Any) -> None:
     magics = getattr(shell, _SHELL_ATTRIBUTE, None)
     if magics is None:
         return
-    magics.session.close()
+    if (cluster := magics.session.cluster) is not None:
+        magics.session.close()
+        magics._deactivate(cluster)
     shell.events.unregister("pre_run_cell", magics.before_cell)
     shell.Completer.custom_matchers.remove(complete)
     for name in ("tbcluster", "tb", *_MAGICS):

@@ -100,6 +100,14 @@ def reciprocal(interval: Interval, scale: float = 1.0) -> Interval:
     return Interval(scale / interval.value, scale / interval.high, scale / interval.low, interval.n)
 
 
+def widen(interval: Interval, log_drift: float) -> Interval:
+    """A positive interval whose half-widths in logs are combined, in quadrature, with ``log_drift``."""
+    if not log_drift:
+        return interval
+    up, down = (sqrt(log(x / y) ** 2 + log_drift**2) for x, y in _sides(interval))
+    return Interval(interval.value, interval.value * exp(-down), interval.value * exp(up), interval.n)
+
+
 def slowest_rank(values_by_rank: Sequence[Sequence[float]]) -> int:
     """The rank with the highest median over the odd steps (1st, 3rd, ...) of a block."""
     _check_ranks(values_by_rank)
@@ -193,6 +201,12 @@ def _first(enough: Callable[[int], bool], low: int, limit: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def _sides(interval: Interval) -> tuple[tuple[float, float], tuple[float, float]]:
+    if interval.low <= 0:
+        raise UsageError("interval in logs", "needs an interval above 0", f"low = {interval.low:g}")
+    return (interval.high, interval.value), (interval.value, interval.low)
 
 
 def _logs(values: Sequence[float]) -> list[float]:

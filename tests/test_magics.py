@@ -210,7 +210,7 @@ def test_other_lines_complete_as_before(ip):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_cluster_from_connect_to_disconnect(ip):
-    """connect returns the cluster; again is a no-op that says so; %px finds fabric and np; disconnect ends all."""
+    """connect returns the cluster; again says so and does nothing; %px finds fabric and np; disconnect ends all."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     got = ip.run("cl = %tbcluster connect --local 1\ncl")
     cluster = got.value
@@ -225,6 +225,9 @@ def test_a_cluster_from_connect_to_disconnect(ip):
     started = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert ip.run("%tbcluster disconnect").error is None
     assert cluster.closed
+    gone = ip.run("%px print(1)")
+    assert isinstance(gone.error, UsageError)
+    assert "%px" in gone.text
     _, left = psutil.wait_procs(started, timeout=10)
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
     assert ip.run("%tbcluster disconnect").text == "not connected\n"

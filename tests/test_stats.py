@@ -175,3 +175,12 @@ def test_what_cannot_have_an_interval_is_refused(call, rule):
     """Too few, not finite, not positive, not paired: one line that says the rule."""
     with pytest.raises(UsageError, match=rule):
         call()
+
+
+def test_widen_combines_half_widths_in_quadrature_and_keeps_the_value():
+    """A drift of nothing changes nothing; one as large as the half-width makes it √2 times as wide, in logs."""
+    narrow = Interval(10.0, 8.0, 12.5, 5)
+    same, wider = stats.widen(narrow, 0.0), stats.widen(narrow, log(1.25))
+    assert (same.low, same.high) == pytest.approx((8.0, 12.5))
+    assert log(wider.high / wider.value) == pytest.approx(sqrt(2) * log(1.25))
+    assert log(wider.value / wider.low) == pytest.approx(sqrt(2) * log(1.25))

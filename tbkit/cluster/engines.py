@@ -42,6 +42,8 @@ class Engines:
         """Start the controller (CurveZMQ on) and one engine a node; return when all have registered."""
         from ipyparallel import Cluster
 
+        watch = f"from tbkit.rank import owner\nowner.watch(owner.{self.owner()!r})\n"
+        (self.folder / "ipcontroller_config.py").write_text(watch)  # the controller runs it as it starts
         log = logging.getLogger("tbkit.engines")
         log.setLevel(logging.CRITICAL)
         self.cluster = Cluster(
@@ -150,7 +152,7 @@ class Engines:
 
     def owner(self) -> Owner:
         """This process, with which controller, engines and folder are to end."""
-        return owner_here(self.cluster.controller.pid, str(self.folder))
+        return owner_here(str(self.folder))
 
     def environment(self) -> dict[str, str]:
         """For the rank processes: temporary files go to the private folder, which closing removes."""

@@ -48,6 +48,20 @@ class Blocks:
         """Whether all of these arms were measured."""
         return set(arms) <= self.names
 
+    @property
+    def loads(self) -> int:
+        """How many loads the blocks are of."""
+        return len({load for load, _ in self.keys})
+
+    def units(self, values: Sequence[float]) -> list[float]:
+        """The independent units among one value a block: means of loads where there are several."""
+        if self.loads < 2:
+            return list(values)
+        by_load: dict[int, list[float]] = defaultdict(list)
+        for (load, _), value in zip(self.keys, values, strict=True):
+            by_load[load].append(value)
+        return [fmean(blocks) for blocks in by_load.values()]
+
     def steps(self, arm: str, key: tuple[int, int]) -> list[list[float]]:
         """Step times by rank."""
         return [[row.step_us for row in self._rows(arm, key, rank)] for rank in range(self.nodes)]

@@ -52,25 +52,28 @@ def ledgers(record: Record, rows: list[Row], layers: int) -> list[Ledger]:
 def _ledger(record: Record, blocks: Blocks, base: Blocks, layers: int) -> Ledger:
     p = blocks.nodes
     # arithmetic means, unlike the rates: only they add up
-    single, step = mean_interval(base.together("P")), mean_interval(blocks.together("P"))
+    single, step = _mean(base, base.together("P")), _mean(blocks, blocks.together("P"))
     lost = step.value - single.value / p
     first = terms.route_a(blocks, single.value)
     second = terms.second_sources(blocks, base, layers) if blocks.has("together/segments") else {}
-    spread = terms.base_scatter(base, p)
+    spread = {name: base.units(values) for name, values in terms.base_scatter(base, p).items()}
     made = []
     for name in terms.NAMES:
-        interval = mean_interval(first[name])
+        interval = _mean(blocks, first[name])
         if name == "shape":
             interval = combine_sum([(1.0, interval), (-1 / p, _centred(single))])
-        source = _second(second[name], spread.get(name)) if name in second else None
+        source = _second(blocks.units(second[name]), spread.get(name)) if name in second else None
         made.append(_term(name, blocks.plan, interval, lost, source, _cause(name, record, p)))
     residual = _residual(blocks, single, second, spread, lost)
-    scope = (
-        "within one load" if len({load for load, _ in blocks.keys}) == 1 else "over the blocks of all loads"
-    )
+    scope = "within one load" if blocks.loads == 1 else "between loads"
     return Ledger(
         p, blocks.plan, step, single, single.value / p, tuple(made), residual, scope, record.reality
     )
+
+
+def _mean(blocks: Blocks, values: list[float]) -> Interval:
+    """Mean of one value a block, over blocks or, where there are several loads, over loads."""
+    return mean_interval(blocks.units(values))
 
 
 def _centred(interval: Interval) -> Interval:
@@ -121,7 +124,7 @@ def _residual(
     """P minus T_1/p minus the terms as their second sources give them; a term without one stays in it."""
     plain = blocks.together("P")
     known = [sum(values[b] for values in second.values()) for b in range(len(plain))]
-    left = mean_interval([x - y for x, y in zip(plain, known, strict=True)])
+    left = _mean(blocks, [x - y for x, y in zip(plain, known, strict=True)])
     parts = [(1.0, left), (-1 / blocks.nodes, single)]
     parts += [(-1.0, _centred(mean_interval(values))) for name, values in spread.items() if name in second]
     found = combine_sum(parts)

@@ -1,7 +1,7 @@
-"""A local cluster does not outlive the process that made it: every engine watches that process.
+"""A local cluster does not outlive the process that made it: controller and engines watch that process.
 
-A notebook kernel killed with SIGKILL runs no clean-up of its own. Its engines then end their children, the
-controller and the private folder with its keys, and themselves; each does it, whoever comes first.
+A notebook kernel killed with SIGKILL, maybe in the middle of closing, runs no clean-up of its own. Each of them
+then ends its children, the private folder with its keys, and itself.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ GRACE_S = 1.0
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who made a cluster on this machine (pid and start time), and what is to end with it."""
+    """Who made a cluster on this machine, by pid and start time, and the private folder that is to go with it."""
 
     pid: int
     started: float
-    controller_pid: int
     folder: str
 
 
-def owner_here(controller_pid: int, folder: str) -> Owner:
+def owner_here(folder: str) -> Owner:
     """This process as the owner."""
-    return Owner(os.getpid(), psutil.Process().create_time(), controller_pid, folder)
+    return Owner(os.getpid(), psutil.Process().create_time(), folder)
 
 
 def watch(owner: Owner) -> None:
-    """Watch the owner from a thread of this engine, as long as the engine lives."""
+    """Watch the owner from a thread of this process, as long as it lives."""
     threading.Thread(target=_watch, args=(owner,), name="tbkit-owner", daemon=True).start()
 
 
@@ -42,8 +41,9 @@ def _watch(owner: Owner) -> None:
     while _lives(owner):
         time.sleep(POLL_S)
     with suppress(psutil.Error):
-        children = psutil.Process().children(recursive=True)  # the rank process and the nanny
-        _end([*children, psutil.Process(owner.controller_pid)])
+        _end(
+            psutil.Process().children(recursive=True)
+        )  # rank process and nanny, or the controller's schedulers
     shutil.rmtree(owner.folder, ignore_errors=True)
     os._exit(1)
 

@@ -79,7 +79,7 @@ class Ledger(Shown, msgspec.Struct, frozen=True):
     ideal_us: float  # T_1/p
     terms: tuple[Term, ...]
     residual: Residual
-    interval_scope: str  # "within one load" or "over the blocks of all loads"
+    interval_scope: str  # "within one load" or "between loads"
     reality: Reality = "local"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import hypot, sqrt
 from statistics import fmean, median
 
 from tbkit.record import Arm, Interval, Sample, SpeedUp
-from tbkit.stats import log_interval, ratio, reciprocal
+from tbkit.stats import log_interval, ratio, reciprocal, widen
 
 Key = tuple[int, str, str]  # nodes, plan, intervention
+Drifts = dict[
+    tuple[int, str], list[float]
+]  # (nodes, plan): log of the sentinel's end over its begin, by load
 
 
 def block_times_us(samples: Iterable[Sample]) -> dict[Key, dict[int, list[float]]]:
@@ -37,16 +41,23 @@ def units_us(loads: dict[int, list[float]]) -> list[float]:
     return next(iter(loads.values()))
 
 
+def drift_of(nodes: int, plan: str, drifts: Drifts | None) -> float:
+    """What the sentinels' drift adds to an interval between loads: its root mean square over √loads, in logs."""
+    found = (drifts or {}).get((nodes, plan), [])
+    return sqrt(fmean(d * d for d in found) / len(found)) if len(found) > 1 else 0.0
+
+
 def arms(
     samples: Sequence[Sample],
     facts: dict[Key, tuple[int, int]],
     stability: dict[tuple[int, str], tuple[bool, float]],
+    drifts: Drifts | None = None,
 ) -> tuple[Arm, ...]:
     """Every arm with its interval. ``facts``: collectives, bytes a step; ``stability``: stable, warm-up spread."""
     found = []
     for key, loads in block_times_us(samples).items():
         nodes, plan, intervention = key
-        step = log_interval(units_us(loads))
+        step = widen(log_interval(units_us(loads)), drift_of(nodes, plan, drifts))
         collectives, carried = facts.get(key, (0, 0))
         stable, moved = stability[nodes, plan]
         blocks = sum(map(len, loads.values()))
@@ -74,7 +85,7 @@ def _steps(samples: Sequence[Sample], key: Key) -> int:
     return max(matching) + 1
 
 
-def speedups(samples: Sequence[Sample]) -> tuple[SpeedUp, ...]:
+def speedups(samples: Sequence[Sample], drifts: Drifts | None = None) -> tuple[SpeedUp, ...]:
     """T_1/T_p of P for every plan on more than one node; loads are not paired, so Welch on logs."""
     plain = {key[:2]: units_us(loads) for key, loads in block_times_us(samples).items() if key[2] == "P"}
     single = plain.pop((1, "one"), None)
@@ -82,6 +93,7 @@ def speedups(samples: Sequence[Sample]) -> tuple[SpeedUp, ...]:
         return ()
     made: list[SpeedUp] = []
     for (nodes, plan), times in sorted(plain.items()):
-        found: Interval = ratio(single, times)
+        drift = hypot(drift_of(1, "one", drifts), drift_of(nodes, plan, drifts))
+        found: Interval = widen(ratio(single, times), drift)
         made.append(SpeedUp(nodes, plan, found.value, found.low, found.high))
     return tuple(made)

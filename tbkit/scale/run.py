@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ class Experiment:
         self.gates: list[Gate] = []
         self.counts: dict[estimate.Key, tuple[int, int]] = {}
         self.stability: dict[tuple[int, str], tuple[bool, float]] = {}
-        self.drifts: dict[str, float] = {}
+        self.drifts: estimate.Drifts = {}
         self.notes: list[str] = []
 
     def run(self, root: Path | str | None) -> Run:
@@ -197,20 +198,19 @@ class Experiment:
             folder.journal(block)
             self.samples += block
         nodes, kind = load.plan.nodes, load.plan.kind
-        self.stability[nodes, kind] = (load.stable, load.warmup_spread)
+        stable, moved = self.stability.get((nodes, kind), (True, 0.0))
+        self.stability[nodes, kind] = (stable and load.stable, max(moved, load.warmup_spread))
         for arm in load.arms:
             self.counts[nodes, kind, arm] = load.counts.get("F" if arm == "P" else arm, (0, 0))
         drift = self._sentinel(load.model) / begun - 1
         folder.log(f"load {number}, {kind} on {nodes}: sentinel drift {drift:+.1%}")
-        self.drifts[f"load {number}, {kind} on {nodes}"] = round(drift, 4)
+        self.drifts.setdefault((nodes, kind), []).append(log(1 + drift))
         if abs(drift) > DRIFT_LIMIT:
-            words = (
-                f"its sentinel (256 × 256 products) drifted by {drift:+.0%} from begin to end: a busy machine"
-            )
+            words = f"its sentinel (fixed products and all-reduces) drifted by {drift:+.0%} from begin to end"
             self.notes.append(f"load {number}, {kind} on {nodes}: {words}")
 
     def _sentinel(self, model: ShardedModel) -> float:
-        return max(float(answer["matmul_us"]) for answer in model.call("sentinel"))
+        return max(float(answer["us"]) for answer in model.call("sentinel"))
 
     def _record(self, state: Any) -> Record:
         return Record(
@@ -225,11 +225,13 @@ class Experiment:
             arms=self._arms(state),
             gates=tuple(self.gates),
             notes=tuple(self.notes),
-            speedup=estimate.speedups(self.samples) if state == "done" else (),
+            speedup=estimate.speedups(self.samples, self.drifts) if state == "done" else (),
         )
 
     def _arms(self, state: str) -> Any:
-        return estimate.arms(self.samples, self.counts, self.stability) if state == "done" else ()
+        return (
+            estimate.arms(self.samples, self.counts, self.stability, self.drifts) if state == "done" else ()
+        )
 
     def _factors(self) -> dict[str, Any]:
         design = {
@@ -245,7 +247,9 @@ class Experiment:
             if self.weights.source.startswith("gguf")
             else self.weights.source.partition(":")[2],
             "interval": "95 %, within one load" if self.design.loads == 1 else "95 %, between loads",
-            "sentinel_drift": self.drifts,
+            "sentinel_log_drift": {
+                f"{kind} on {n}": [round(d, 4) for d in all_] for (n, kind), all_ in self.drifts.items()
+            },
             "layers": self.weights.facts.layers,
             "planted_fault": self.plant or "none",
             "tbkit": __version__,

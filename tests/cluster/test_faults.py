@@ -154,3 +154,24 @@ def test_nothing_outlives_a_user_who_is_killed(notebook: subprocess.Popen[str], 
 
     assert still_running(started, 8.0) == []
     assert not notebook.folder.exists()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_controller_without_engines_ends_with_its_user_too(tmp_path: Path, still_running: Any) -> None:
+    """SIGKILL of a user who is still connecting, or already closing: the controller and the folder go by themselves."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    code = "import sys\nfrom pathlib import Path\nfrom tbkit.cluster.engines import Engines\n"
+    code += "Engines(Path(sys.argv[1]), []).start(30.0)\nprint('up', flush=True)\nsys.stdin.read()\n"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    child = subprocess.Popen([sys.executable, "-c", code, str(folder)], env=environment, text=True, **pipes)
+    try:
+        line_with(child, "up")
+        started = psutil.Process(child.pid).children(recursive=True)
+    finally:
+        child.kill()
+        child.communicate(timeout=10)
+
+    assert started and still_running(started, 8.0) == []
+    assert not folder.exists()

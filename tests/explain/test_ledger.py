@@ -152,9 +152,7 @@ def test_the_scope_of_the_intervals_is_said(planted: Any) -> None:
     import msgspec
 
     second = [msgspec.structs.replace(s, load=2) for s in planted.arms()]
-    assert (
-        ledger_of(planted.arms() + second + planted.base()).interval_scope == "over the blocks of all loads"
-    )
+    assert ledger_of(planted.arms() + second + planted.base()).interval_scope == "between loads"
 
 
 def test_the_slowest_rank_is_chosen_on_odd_steps_and_measured_on_even_ones() -> None:

@@ -5,8 +5,8 @@ The published one, in the whole form, on a machine that does nothing else::
     python tests/notebooks/execute.py notebooks/01_quickstart.py
 
 ``--out FILE`` writes elsewhere, and ``TBKIT_SMALL=1`` in the environment makes the small form. The kernel runs in
-the folder of the output. Cells get the same ids every time and no times of execution, so that a new execution
-changes outputs alone.
+``build/notebooks``, where its runs stay. Cells get the same ids every time and no times of execution, so that a
+new execution changes outputs alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jupytext
 from nbclient import NotebookClient
 
 CELL_DEADLINE_S = 600
+WORK = Path(__file__).resolve().parents[2] / "build" / "notebooks"
 
 
 def script_as_notebook(script: Path) -> Any:
@@ -39,7 +40,7 @@ def execute(script: Path, out: Path) -> None:
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,
-        resources={"metadata": {"path": str(out.parent)}},
+        resources={"metadata": {"path": str(WORK)}},
     )
     client.execute()
     jupytext.write(notebook, out, fmt="ipynb")
@@ -51,7 +52,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the notebook to write (default: beside the script)")
     args = parser.parse_args()
     out = (args.out or args.script.with_suffix(".ipynb")).resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (out.parent, WORK):
+        folder.mkdir(parents=True, exist_ok=True)
     execute(args.script, out)
     return 0
 

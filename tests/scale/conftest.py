@@ -9,7 +9,7 @@ import pytest
 
 from tbkit.cluster.shard import Weights
 from tbkit.model.facts import ModelFacts
-from tbkit.scale import decode, gate
+from tbkit.scale import gate
 
 
 def small(**more: Any) -> ModelFacts:
@@ -56,10 +56,3 @@ def one_reference(references: dict[str, gate.Reference], monkeypatch: pytest.Mon
         return references[key]
 
     monkeypatch.setattr(gate, "reference", kept)
-
-
-@pytest.fixture
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of the text in the prompt, fewer steps after it: the gate's positions at a third of the time."""
-    monkeypatch.setattr(decode, "PROMPT_TOKENS", 29)
-    monkeypatch.setattr(decode, "GATE_TOKENS", 4)
