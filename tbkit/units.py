@@ -48,15 +48,16 @@ def significant_places(value: float, digits: int = 3) -> int:
 def interval_places(low: float, high: float, value: float = 0.0) -> int:
     """Decimal places that the half-width of an interval allows.
 
-    One significant digit of it, two where the first would be a 1; three of ``value`` when the
-    interval has no width.
+    One significant digit of it, two where the first would be a 1, and at least two of ``value``, so that a
+    wide interval does not round it away; three of ``value`` when the interval has no width.
     """
     half = (high - low) / 2
     if not (isfinite(half) and half > 0):
         return significant_places(value)
     exponent = floor(log10(half))
     leading_one = half / 10.0**exponent < 1.95
-    return min(6, max(0, -exponent + leading_one))
+    of_value = 1 - floor(log10(abs(value))) if value and isfinite(value) else 0
+    return min(6, max(0, -exponent + leading_one, min(of_value, 2)))
 
 
 def interval_text(

@@ -24,8 +24,11 @@ class Cluster(Shown):
     def __str__(self):
         return "two nodes"
 
+    size, reality = 1, "local"
+
     def status(self):
-        return self.rows
+        pids = {"engine": "up", "engine_pid": 1, "rank_process": "up", "rank_pid": 2, "rank": 0}
+        return [pids | row for row in self.rows]
 
 
 class Unknown(Shown):
@@ -66,9 +69,9 @@ def install(monkeypatch, drawing):
 
 def test_a_type_with_a_drawer_shows_html_and_text():
     """The drawer is found by the name of the type; cells are escaped."""
-    bundle = Cluster([{"node": "n0", "state": "<ready>"}])._repr_mimebundle_()
+    bundle = Cluster([{"node": "<n0>"}])._repr_mimebundle_()
     assert bundle["text/plain"] == "two nodes"
-    assert "&lt;ready&gt;" in bundle["text/html"] and "<ready>" not in bundle["text/html"]
+    assert "&lt;n0&gt;" in bundle["text/html"] and "<n0>" not in bundle["text/html"]
 
 
 def test_include_and_exclude_are_honoured():

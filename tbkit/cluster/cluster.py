@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import secrets
+import signal
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +151,14 @@ class Cluster(Shown):
 
     def activate(self) -> None:
         """Register ``%px`` and its kin in this IPython for the engines, in rank order."""
+        from IPython import get_ipython
+
         view = self.client[[self._engines.ids[node] for node in self.nodes]]
         view.block = True
         view.activate()
+        if (shell := get_ipython()) is not None:
+            # its progress is a widget, which a saved notebook shows as the text of its repr
+            shell.magics_manager.registry["ParallelMagics"].progress_after_seconds = -1
         self._active = True
 
     def status(self) -> list[dict[str, Any]]:
@@ -224,5 +231,9 @@ class Cluster(Shown):
 
 @atexit.register
 def _close_all() -> None:
+    with suppress(
+        ValueError
+    ):  # only the main thread takes signals; a second SIGTERM must not cut the closing
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for cluster in list(_open):
         cluster.close()

@@ -91,7 +91,10 @@ def explain(run: Any = "last", root: Path | str | None = None) -> Explanation:
 
 def _cause(ledger: Ledger) -> str:
     lost = ledger.step_us.value - ledger.ideal_us
-    largest = max(ledger.terms, key=lambda term: term.us)
+    told = [term for term in ledger.terms if term.low > 0]
+    if not told:
+        return f"{ledger.plan} on {ledger.nodes}: {lost / 1e3:.1f} ms a step are lost, and no term is told from 0."
+    largest = max(told, key=lambda term: term.us)
     return (
         f"{ledger.plan} on {ledger.nodes}: a step takes {ledger.step_us.value / 1e3:.1f} ms where "
         f"{ledger.ideal_us / 1e3:.1f} ms were ideal; of the {lost / 1e3:.1f} ms lost, {largest.name} takes "

@@ -12,6 +12,7 @@ import msgspec
 from tbkit.errors import UsageError
 
 LEAST_GB = 8  # no Mac with Apple silicon has less
+MOST_MACHINES = 1000
 _ITEM = re.compile(
     r"(?:(?P<chip>m\d+(?:pro|max|ultra)?)-)?(?P<size>\d+)(?P<unit>GiB|GB)?(?:\*(?P<times>\d+))?", re.I
 )
@@ -38,6 +39,8 @@ def read_machines(text: str) -> list[Machine]:
         if size < LEAST_GB:
             remedy = f"It describes machines by their memory; for {size} equal nodes on this machine: --local {size}"
             raise UsageError("--nodes", f"a Mac has at least {LEAST_GB} GB", item.strip(), remedy)
+        if len(machines) + int(found["times"] or 1) > MOST_MACHINES:
+            raise UsageError("--nodes", f"at most {MOST_MACHINES} machines", item.strip())
         unit = 10**9 if (found["unit"] or "").upper() == "GB" else 2**30
         machines += [Machine((found["chip"] or "").lower(), size * unit)] * int(found["times"] or 1)
     return machines

@@ -64,13 +64,32 @@ def draw_gate(gate: Gate) -> Drawing:
 
 def draw_plans(plans: Any) -> Drawing:
     """Plans, from their ``rows()``; as text they are their own ``str``."""
-    table = tables.rows_table("Plans", plans.rows())
+    rows = [
+        {
+            "kind": row["kind"],
+            "fits": {True: "yes", False: "no", None: "?"}[row["fits"]],
+            "split, or why not": row["split"] or row["reason"],
+        }
+        for row in plans.rows()
+    ]
+    table = tables.rows_table(f"Plans of {plans.facts.name} on {words.nodes_text(plans.nodes)}", rows)
     return Drawing(str(plans), lambda _: _page(table.html()))
 
 
 def draw_cluster(cluster: Any) -> Drawing:
     """A cluster, from its ``status()``; as text it is its own ``str``."""
-    table = tables.rows_table("Cluster", cluster.status())
+    rows = [
+        {
+            "rank": row["rank"],
+            "node": row["node"],
+            "engine": f"{row['engine']} (pid {row['engine_pid']})",
+            "rank process": f"{row['rank_process']} (pid {row['rank_pid']})",
+        }
+        for row in cluster.status()
+    ]
+    table = tables.rows_table(
+        f"Cluster: {words.nodes_text(cluster.size)}, {words.reality_text(cluster.reality)}", rows
+    )
     return Drawing(str(cluster), lambda _: _page(table.html()))
 
 

@@ -33,7 +33,9 @@ def speedup_figure(record: Record) -> Any:
         )
     found = sorted(words.speedups(record), key=lambda s: (s.nodes, s.plan))
     most = max([s.nodes for s in found] + [2])
-    top = max([most, *(s.high for s in found)]) * 1.1
+    top = (
+        min(max([most, *(s.high for s in found)]), 2 * most) * 1.1
+    )  # one wide interval flattens nothing else
     figure = go.Figure([_ideal_line(most), _base_point(), *_plan_traces(found)])
     title = f"Speed-up over one node: {record.model}, {record.workload}"
     subtitle = f"{words.base_text(record)}; bars are 95 % intervals<br>{words.reality_text(record.reality)}"

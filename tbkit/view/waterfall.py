@@ -194,7 +194,10 @@ def _span(rows: Sequence[Row], size: float) -> tuple[float, float]:
     It starts at 0 while the gap is at least 2/5 of it, else at a round number below the ideal: the
     terms are what the figure is for. The axis title and a mark on the long bars say so.
     """
-    edges = [edge / size for row in rows for edge in _edges(row)]
+    bars = [edge / size for row in rows for edge in (row.start, row.start + row.us)]
+    beyond = 0.5 * rows[-2].us / size  # of a whisker: a wide one is cut, and its figures stand beside it
+    least, most = min(bars) - beyond, max(bars) + beyond
+    edges = [min(max(edge / size, least), most) for row in rows for edge in _edges(row)]
     ideal, total, longest = rows[0].us / size, rows[-2].us / size, max(edges)
     lowest = min(ideal, total, *(edge for edge in edges if edge > 0))
     width = longest - lowest

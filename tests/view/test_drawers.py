@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tbkit.plan import Plans, plan
 from tbkit.view import drawer_for, figures
 
 
 class Run:
     def __init__(self, record):
         self.record = record
-
-
-class Plans:
-    def rows(self):
-        return [
-            {"kind": "tensor-uneven", "nodes": 2, "fits": True, "split": [5, 4]},
-            {"kind": "tensor", "nodes": 2},
-        ]
-
-    def __str__(self):
-        return "2 plans"
-
-
-class LocalPlans(Plans):
-    """A subclass is drawn as its base."""
 
 
 def test_a_run_shows_headline_rates_gate_and_its_figure(record):
@@ -57,13 +43,18 @@ def test_a_gate_shows_its_checks(record):
     assert "ownership" in drawing.html("") and "bound 8.8e-05" in drawing.text
 
 
+class LocalPlans(Plans):
+    """A subclass is drawn as its base."""
+
+
 @pytest.mark.parametrize("kind", [Plans, LocalPlans])
-def test_plans_show_their_rows(kind):
-    """Columns are the keys; what a row lacks is a dash."""
-    drawing = drawer_for(kind)(kind())
+def test_plans_show_each_kind_with_its_split_or_its_reason(kind):
+    """What does not fit is shown too, with why."""
+    plans = plan("smollm2-135m-instruct", 2)
+    drawing = drawer_for(kind)(plans)
     html = drawing.html("")
-    assert "tensor-uneven" in html and "5, 4" in html and "yes" in html and "–" in html
-    assert drawing.text == "2 plans"
+    assert "query heads 5 + 4" in html and "do not divide by 2" in html and "yes" in html
+    assert drawing.text == str(plans)
 
 
 def test_other_types_have_no_drawer():

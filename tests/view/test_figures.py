@@ -140,15 +140,19 @@ def test_an_axis_that_does_not_start_at_0_says_so(ledger):
 
 def test_everything_drawn_lies_inside_the_axis(ledger):
     """Whiskers and second sources too."""
-    for changed in (
-        ledger,
-        msgspec.structs.replace(ledger, residual=Residual(9e3, -60e3, 78e3, 0.3, False, 99, "")),
-    ):
-        figure = figures.ledger_figure(changed)
-        low, high = figure.layout.xaxis.range
-        for trace in figure.data[-2:]:
-            for x, up, down in zip(trace.x, trace.error_x.array, trace.error_x.arrayminus, strict=True):
-                assert low <= x - down and x + up <= high
+    figure = figures.ledger_figure(ledger)
+    low, high = figure.layout.xaxis.range
+    for trace in figure.data[-2:]:
+        for x, up, down in zip(trace.x, trace.error_x.array, trace.error_x.arrayminus, strict=True):
+            assert low <= x - down and x + up <= high
+
+
+def test_a_whisker_wider_than_the_account_does_not_flatten_the_bars(ledger):
+    """It is cut half a step beyond the bars; its figures stand beside it."""
+    wide = msgspec.structs.replace(ledger, residual=Residual(9e3, -600e3, 780e3, 0.3, False, 99, ""))
+    low, high = figures.ledger_figure(wide).layout.xaxis.range
+    step_ms = ledger.step_us.value / 1e3
+    assert -step_ms < low and high < 2 * step_ms
 
 
 def test_terms_that_do_not_close_are_shown_open(ledger):
