@@ -14,7 +14,6 @@ typedef struct tb_waiting {
     enum tb_policy policy;
     bool oversubscribed; /* more ranks on this node than cores they may use */
     uint64_t last_ns;    /* length of the last wait */
-    uint32_t shared;     /* waits for which the core counts as shared: somebody else ran when it was offered */
 } tb_waiting;
 
 /* Until the channel is ready: TB_OK, or a status of fault.h with the group's fault filled in. */
