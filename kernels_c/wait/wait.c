@@ -15,7 +15,7 @@
 #define COURTESY_NS 1000000 /* longer spins offer the core: the peer may be waiting for it. Sooner costs 18 % of a
                                decode step with two ranks on two cores: each offer lets an engine's thread move */
 #define SPIN_CROWDED_NS 5000
-#define YIELD_NS 20000000 /* oversubscribed ranks wait whole turns of the others; sleeping sooner costs a wake-up each */
+#define YIELD_NS 20000 /* then sleep: engines have sessions of their own, and a yield reaches no other session's threads */
 #define SLEEP_FIRST_NS 500000
 #define SLEEP_MAX_NS 8000000
 

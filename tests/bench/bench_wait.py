@@ -21,7 +21,12 @@ def launch_us(ranks: int, policy: str) -> float:
     group = f"bench-{secrets.token_hex(4)}"
     command = [sys.executable, "-m", "tests.bench.wait_rank", group]
     processes = [
-        subprocess.Popen([*command, str(rank), str(ranks), policy], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), policy],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # as engines have: the scheduler shares the cores out by session
+        )
         for rank in range(ranks)
     ]
     try:
