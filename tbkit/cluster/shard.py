@@ -123,12 +123,14 @@ class ShardedModel(Shown):
         return self.cluster.ask(nodes, "model", packed, deadline_s=CALL_DEADLINE_S, on_text=on_text)
 
     def arrays(self, rank: int, path: str) -> dict[str, Any]:
-        """The named arrays of a file that a rank wrote."""
+        """The named arrays of a file that a rank wrote; the file is deleted."""
         import io
 
         import numpy as np
 
-        with np.load(io.BytesIO(self.cluster.fetch(self.nodes[rank], path))) as file:
+        data = self.cluster.fetch(self.nodes[rank], path)
+        self.cluster.ask([self.nodes[rank]], "discard", {"path": path})
+        with np.load(io.BytesIO(data)) as file:
             return dict(file)
 
     def generate(self, text: str, count: int = 32, *, chat: bool = False, stream: bool = True) -> Generated:

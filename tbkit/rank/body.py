@@ -122,6 +122,10 @@ class Body:
             file.seek(offset)
             return file.read(count)
 
+    def do_discard(self, path: str) -> None:
+        """Delete a file that this rank wrote."""
+        Path(path).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Leave the groups in order."""
         for group in (self.group, self.world):

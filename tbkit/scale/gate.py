@@ -74,6 +74,7 @@ def coverage(facts: ModelFacts, plan: Placement, reports: list[dict[str, Any]]) 
             "query_heads": share.query_heads[1] - share.query_heads[0],
             "kv_heads": len(share.kv_heads),
             "mlp": share.mlp[1] - share.mlp[0],
+            "vocabulary_rows": share.vocab[1] - share.vocab[0],
         }
         faults += [
             f"rank {share.rank} holds {held[k]} of {n} {k.replace('_', ' ')}"

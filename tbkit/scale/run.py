@@ -14,7 +14,7 @@ import msgspec
 from tbkit import __version__
 from tbkit.cluster import Cluster
 from tbkit.cluster.shard import ShardedModel, Weights, model_of, weights_of
-from tbkit.errors import UsageError
+from tbkit.errors import Interrupted, UsageError
 from tbkit.plan import Placement, Plans
 from tbkit.plan import plan as every_plan
 from tbkit.record import Check, Gate, Record, RunFolder, Sample, new_run_id
@@ -119,6 +119,7 @@ class Experiment:
         self.plant, self.say, self.tick = plant, say, tick
         self.work: Decode = decode_workload(weights)
         self.single = every_plan(weights.facts, 1)["one"]
+        self.created = datetime.now(UTC).isoformat(timespec="seconds")
         self.samples: list[Sample] = []
         self.gates: list[Gate] = []
         self.counts: dict[estimate.Key, tuple[int, int]] = {}
@@ -136,6 +137,10 @@ class Experiment:
             folder.log(f"stopped: {reason}")
             self.notes.append(f"stopped: {reason}")
             folder.finish(msgspec.structs.replace(self._record("failed"), id=folder.record.id))
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(
+                    "run", "stopped by Ctrl-C", remedy="The cluster stays; call again"
+                ) from None
             raise
         record = self._record("wrong" if wrong else "done")
         return Run(folder.path, folder.finish(msgspec.structs.replace(record, id=folder.record.id)))
@@ -218,7 +223,7 @@ class Experiment:
             workload="decode",
             state=state,
             reality=self.cluster.reality,  # type: ignore[arg-type]
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=self.created,
             model=self.weights.facts.name,
             cluster={"nodes": self.cluster.nodes, "size": self.cluster.size, "cores": os.cpu_count()},
             factors=self._factors(),

@@ -83,6 +83,7 @@ def test_every_cut_gives_what_one_node_gives(ranks: Any, facts_of: Facts, shape:
                 "query_heads": share.query_heads[1] - share.query_heads[0],
                 "kv_heads": len(share.kv_heads),
                 "mlp": share.mlp[1] - share.mlp[0],
+                "vocabulary_rows": share.vocab[1] - share.vocab[0],
             }, what
 
 

@@ -114,6 +114,7 @@ def reports(placed: Placement) -> list[dict[str, Any]]:
                 "query_heads": share.query_heads[1] - share.query_heads[0],
                 "kv_heads": len(share.kv_heads),
                 "mlp": share.mlp[1] - share.mlp[0],
+                "vocabulary_rows": share.vocab[1] - share.vocab[0],
             }
         }
         for share in placed.shares

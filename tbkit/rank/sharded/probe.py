@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import gcd
 from typing import Any
 
 import mlx.core as mx
@@ -112,6 +113,6 @@ def _reordered(whole: Any, random: np.random.Generator) -> Reordered:
     if "scales" in whole:
         bits, group, count = whole.bits, whole.group_size, whole.scales.shape[1]
     else:
-        bits, group = 32, 8
+        bits, group = 32, gcd(whole.weight.shape[1], 8)
         count = whole.weight.shape[1] // group
     return Reordered(whole, random.permutation(count), bits, group)

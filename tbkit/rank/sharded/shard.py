@@ -155,20 +155,25 @@ class Shard:
         return [getattr(layer, "tbkit_index", start + i) for i, layer in enumerate(self.layers)]
 
     def owned(self) -> dict[str, Any]:
-        """What this rank really holds, read back from its layers: for the coverage check of the gate."""
+        """What this rank really holds, read back from its layers: for the coverage check of the gate.
+
+        A count that is not the same in every layer is given as a list.
+        """
         dim = self.facts.head_dim
-        role = self.family.role
-        rows = {
-            name: _rows(get(layer, role(name).path))
-            for layer in self.layers[:1]
-            for name in ("q_proj", "k_proj", "gate_proj")
-        }
+        ends = self.model.model.embed_tokens
+        whole = ends.inner if isinstance(ends, VocabularyRows | EmbeddingOnly) else ends
         return {
             "layers": self.numbers,
-            "query_heads": rows.get("q_proj", 0) // dim,
-            "kv_heads": rows.get("k_proj", 0) // dim,
-            "mlp": rows.get("gate_proj", 0),
+            "query_heads": self._held("q_proj", dim),
+            "kv_heads": self._held("k_proj", dim),
+            "mlp": self._held("gate_proj", 1),
+            "vocabulary_rows": 0 if isinstance(whole, Passed) else _rows(whole),
         }
+
+    def _held(self, role: str, unit: int) -> int | list[int]:
+        path = self.family.role(role).path
+        counts = sorted({_rows(get(layer, path)) // unit for layer in self.layers})
+        return counts[0] if len(counts) == 1 else counts
 
 
 class EmbeddingOnly(nn.Module):
