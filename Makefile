@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 KERNELS := $(shell find kernels_c -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart lab check test lint types bench bench-slow lock clean
+.PHONY: help setup quickstart lab notebook check test lint types bench bench-slow lock clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ quickstart: setup  ## cut a real model over 1, 2 and 4 local engines and account
 lab: setup  ## JupyterLab on notebooks/
 	@$(RUN) -m jupyterlab --ServerApp.root_dir=notebooks --LabApp.news_url=None \
 	  $$([ "$$(id -u)" = 0 ] && echo --allow-root)
+
+notebook: setup  ## execute the published notebook again, in full, on an idle machine
+	@$(RUN) tests/notebooks/execute.py notebooks/01_quickstart.py
 
 check: lint types  ## lint, types and unit tests: before each commit
 	@$(RUN) -m pytest -q -m "not slow and not cluster and not mac"
