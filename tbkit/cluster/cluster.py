@@ -39,6 +39,7 @@ class Cluster(Shown):
         self.nodes = list(engines.nodes)
         self.closed = False
         self._world_stands = self._active = False
+        self.references: dict[Any, Any] = {}  # what one node answered, for the gate of later runs
         self.loaded: Any = None  # the ShardedModel whose shards the ranks hold now
         self.policy_resolved = policy
         _open.add(self)
