@@ -9,35 +9,21 @@ from typing import Any
 
 import msgspec
 
+from tbkit.record import Sample
 from tbkit.stats import split_max
 
 
-class Row(msgspec.Struct, frozen=True):
-    """The columns of ``samples.parquet`` that the ledger reads."""
-
-    load: int
-    nodes: int
-    plan: str
-    intervention: str
-    block: int
-    warmup: bool
-    step: int
-    rank: int
-    step_us: float
-    segments: list[float] | None = None
-
-
-def rows_of(table: Any) -> list[Row]:
-    """Rows of a pyarrow table of samples."""
-    return [msgspec.convert(row, Row, strict=False) for row in table.to_pylist()]
+def rows_of(table: Any) -> list[Sample]:
+    """Samples of a pyarrow table of samples."""
+    return [msgspec.convert(row, Sample, strict=False) for row in table.to_pylist()]
 
 
 class Blocks:
     """The measured blocks of one plan on ``nodes`` nodes, in order; times are microseconds."""
 
-    def __init__(self, rows: Iterable[Row], nodes: int, plan: str) -> None:
+    def __init__(self, rows: Iterable[Sample], nodes: int, plan: str) -> None:
         self.nodes, self.plan = nodes, plan
-        self._steps: dict[tuple[str, tuple[int, int], int], list[Row]] = defaultdict(list)
+        self._steps: dict[tuple[str, tuple[int, int], int], list[Sample]] = defaultdict(list)
         for row in rows:
             if row.nodes == nodes and row.plan == plan and not row.warmup:
                 self._steps[row.intervention, (row.load, row.block), row.rank].append(row)
@@ -66,7 +52,7 @@ class Blocks:
         """Step times by rank."""
         return [[row.step_us for row in self._rows(arm, key, rank)] for rank in range(self.nodes)]
 
-    def _rows(self, arm: str, key: tuple[int, int], rank: int) -> list[Row]:
+    def _rows(self, arm: str, key: tuple[int, int], rank: int) -> list[Sample]:
         return sorted(self._steps[arm, key, rank], key=lambda row: row.step)
 
     def medians(self, arm: str) -> list[list[float]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 
 from tbkit.explain import terms
-from tbkit.explain.blocks import Blocks, Row
-from tbkit.record import Interval, Ledger, Record, Residual, Term
+from tbkit.explain.blocks import Blocks
+from tbkit.record import Interval, Ledger, Record, Residual, Sample, Term
 from tbkit.stats import blocks_needed, combine_sum, mean_interval
 
 NEEDED = ("P", "F", "L", "C", "N", "A")
@@ -36,7 +36,7 @@ SOURCES = {
 }
 
 
-def ledgers(record: Record, rows: list[Row], layers: int) -> list[Ledger]:
+def ledgers(record: Record, rows: list[Sample], layers: int) -> list[Ledger]:
     """The ledger of every plan of the run that has all arms, on the base of the measured single node."""
     base = Blocks(rows, 1, "one")
     if not base.has("P"):

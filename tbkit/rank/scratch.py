@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-_ITEM_BYTES = {"bfloat16": 2}
-
 
 class Scratch:
     """A file without a name, mapped by both sides; it grows to the largest array asked for."""

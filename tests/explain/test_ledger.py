@@ -9,18 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbkit.explain import explain
-from tbkit.explain.blocks import Blocks, Row
+from tbkit.explain.blocks import Blocks
 from tbkit.explain.ledger import ledgers
-from tbkit.record import Ledger, Record
+from tbkit.record import Ledger, Record, Sample
 from tbkit.stats import mean_interval
 
 UNEVEN = "tensor-uneven"
 TIMES = st.floats(1.0, 1e5)
 PAIRS = st.tuples(TIMES, TIMES)
-
-
-def rows_of(samples: Any) -> list[Row]:
-    return [Row(**{f: getattr(s, f) for f in Row.__struct_fields__}) for s in samples]
 
 
 def record(**more: Any) -> Record:
@@ -29,7 +25,7 @@ def record(**more: Any) -> Record:
 
 
 def ledger_of(samples: Any, layers: int = 2, **more: Any) -> Ledger:
-    (found,) = ledgers(record(**more), rows_of(samples), layers)
+    (found,) = ledgers(record(**more), list(samples), layers)
     return found
 
 
@@ -141,9 +137,9 @@ def test_without_all_arms_or_without_the_base_there_is_no_ledger(planted: Any) -
     """P and F alone, one block alone, or no single node: nothing is made up."""
     some = [s for s in planted.arms() if s.intervention in "PF"]
 
-    assert ledgers(record(), rows_of(some + planted.base()), 2) == []
-    assert ledgers(record(), rows_of(planted.arms(blocks=1) + planted.base()), 2) == []
-    assert ledgers(record(), rows_of(planted.arms()), 2) == []
+    assert ledgers(record(), list(some + planted.base()), 2) == []
+    assert ledgers(record(), list(planted.arms(blocks=1) + planted.base()), 2) == []
+    assert ledgers(record(), list(planted.arms()), 2) == []
 
 
 def test_the_scope_of_the_intervals_is_said(planted: Any) -> None:
@@ -157,9 +153,9 @@ def test_the_scope_of_the_intervals_is_said(planted: Any) -> None:
 
 def test_the_slowest_rank_is_chosen_on_odd_steps_and_measured_on_even_ones() -> None:
     """A rank that looks slow by chance is measured afresh; warm-up rows do not count."""
-    rows = [Row(0, 2, UNEVEN, "N", 0, False, i, 0, us) for i, us in enumerate((90.0, 10.0, 90.0, 12.0))]
-    rows += [Row(0, 2, UNEVEN, "N", 0, False, i, 1, 50.0) for i in range(4)]
-    rows += [Row(0, 2, UNEVEN, "N", 1, True, 0, 0, 1.0)]
+    rows = [Sample(0, 2, UNEVEN, "N", 0, False, i, 0, us) for i, us in enumerate((90.0, 10.0, 90.0, 12.0))]
+    rows += [Sample(0, 2, UNEVEN, "N", 0, False, i, 1, 50.0) for i in range(4)]
+    rows += [Sample(0, 2, UNEVEN, "N", 1, True, 0, 0, 1.0)]
     blocks = Blocks(rows, 2, UNEVEN)
 
     assert blocks.slowest("N") == [11.0] and blocks.keys == [(0, 0)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
-import numpy as np
 
 if TYPE_CHECKING:
     from tbkit.fabric import Group
@@ -129,8 +128,3 @@ class RingLinks:
 
     def barrier(self) -> None:
         mx.eval(mx.distributed.all_sum(mx.zeros(1), group=self.group, stream=mx.cpu))
-
-
-def one_element(x: mx.array) -> np.ndarray[Any, Any]:
-    """A host buffer of one float32 element, the smallest message that still travels."""
-    return np.zeros(1, dtype=np.float32) if x.size else np.zeros(0, dtype=np.float32)

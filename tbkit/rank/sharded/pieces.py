@@ -21,7 +21,6 @@ from tbkit.rank.sharded.shard import EmbeddingOnly, Shard, get, put
 if TYPE_CHECKING:
     from tbkit.fabric import Group
 
-REPLICATED = ("norms", "sampling", "build")
 CHAIN = 62  # cuts of the crossing micro-benchmark, about as many as a step of a 30-layer model has
 
 

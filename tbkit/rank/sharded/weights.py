@@ -6,7 +6,6 @@ nothing of the rest stays in memory once the source is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -17,7 +16,6 @@ from tbkit.model.roles import Family, Role
 from tbkit.rank.sharded.layers import dense, quantised
 
 Span = tuple[int, int]
-Cutter = Callable[[int, int], nn.Module]
 
 
 class Source(Protocol):
