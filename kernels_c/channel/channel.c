@@ -26,6 +26,7 @@ static int corrupt(tb_group *g, const tb_channel *c, tb_head found, tb_head want
 
 int tb_send_start(tb_group *g, int to, uint32_t length, uint8_t **payload) {
     tb_channel *c = &g->to[to];
+    c->length = length;
     if (!c->provider->ready(c)) {
         int status = tb_wait(g, c);
         if (status != TB_OK)
@@ -47,6 +48,7 @@ void tb_send_commit(tb_group *g, int to, uint32_t length) {
 
 int tb_recv_start(tb_group *g, int from, uint32_t length, const uint8_t **payload) {
     tb_channel *c = &g->from[from];
+    c->length = length;
     if (!c->provider->ready(c)) {
         int status = tb_wait(g, c);
         if (status != TB_OK)

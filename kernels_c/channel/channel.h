@@ -2,8 +2,8 @@
  *
  * A frame has a 16-byte head: sequence (32 bit), magic (16), what (16: operation, type, reduction), length (32),
  * tag (32: the number of the collective). The receiver knows all of it beforehand and compares, so frames that
- * are damaged, lost, or of another call are found at once. Credits are ours: a sender goes on while fewer than
- * TB_SLOTS of its frames are unread. Each wait ends at the deadline of the group's current operation. */
+ * are damaged, lost, or of another call are found at once. Credits are ours: a sender goes on while the receiver
+ * has room for the frame. Each wait ends at the deadline of the group's current operation. */
 #ifndef TB_CHANNEL_H
 #define TB_CHANNEL_H
 
@@ -25,11 +25,14 @@ typedef struct tb_head {
 #define TB_FRAME_MAGIC 0x7b1cu
 
 typedef struct tb_watch {
-    _Atomic uint32_t *word; /* changes when the channel becomes ready; NULL: the provider has none, nap instead */
+    _Atomic uint32_t *word; /* changes when the channel becomes ready; NULL: look at fd */
     uint32_t old;
+    int fd; /* to be polled for `events`; -1: the provider has neither, nap instead */
+    short events;
 } tb_watch;
 
-/* One way of moving frames. An end is a sender or a receiver, never both. */
+/* One way of moving frames. An end is a sender or a receiver, never both; c->length is that of the frame which
+ * is being put in or waited for, and both ends know it. What one call may not fail at is found by progress. */
 typedef struct tb_provider {
     const char *name;
     bool (*ready)(tb_channel *);                       /* sender: there is a credit; receiver: there is a frame */
@@ -38,6 +41,9 @@ typedef struct tb_provider {
     void (*commit)(tb_channel *, tb_head);             /* sender: hands the frame over */
     void (*release)(tb_channel *);                     /* receiver: gives the credit back */
     tb_watch (*watch)(tb_channel *);
+    /* NULL where frames travel by themselves and cannot be lost (shm). */
+    int (*progress)(tb_channel *, tb_fault *); /* moves what can be moved; TB_OK, or a status with the words filled in */
+    bool (*flushed)(tb_channel *);             /* sender: nothing is left that only progress would move */
 } tb_provider;
 
 struct tb_channel {
@@ -45,9 +51,11 @@ struct tb_channel {
     uint8_t *heads, *slots;
     _Atomic uint32_t *consumed;
     _Atomic uint32_t *peer_sleeping; /* the peer's word: 1 + the rank that it sleeps for */
+    void *state;                     /* of a provider that needs more than the above */
     uint32_t sequence;               /* of the next frame; the first is 1 */
     uint32_t credit_from;            /* sender: the receiver's counter when last read */
-    uint32_t slot_bytes;
+    uint32_t slot_bytes;             /* the longest payload of a frame */
+    uint32_t length;                 /* payload of the frame in question */
     int rank, peer;
 };
 

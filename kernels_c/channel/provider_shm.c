@@ -64,13 +64,13 @@ static void release(tb_channel *c) {
 static tb_watch receiver_watch(tb_channel *c) {
     _Atomic uint32_t *word = (_Atomic uint32_t *)head_line(c);
     uint32_t now = atomic_load_explicit(word, memory_order_acquire);
-    return (tb_watch){word, now == c->sequence - TB_SLOTS ? now : 0};
+    return (tb_watch){word, now == c->sequence - TB_SLOTS ? now : 0, -1, 0};
 }
 
-static tb_watch sender_watch(tb_channel *c) { return (tb_watch){c->consumed, c->credit_from}; }
+static tb_watch sender_watch(tb_channel *c) { return (tb_watch){c->consumed, c->credit_from, -1, 0}; }
 
-static const tb_provider sender = {"shm", sender_ready, payload, head, commit, release, sender_watch};
-static const tb_provider receiver = {"shm", receiver_ready, payload, head, commit, release, receiver_watch};
+static const tb_provider sender = {"shm", sender_ready, payload, head, commit, release, sender_watch, NULL, NULL};
+static const tb_provider receiver = {"shm", receiver_ready, payload, head, commit, release, receiver_watch, NULL, NULL};
 
 static void init(tb_channel *c, const tb_header *header, int rank, int peer, int from, int to) {
     tb_lane *lane = tb_segment_lane(header, from, to);
