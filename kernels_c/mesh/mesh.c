@@ -9,12 +9,14 @@
 
 #include "card.h"
 #include "clock.h"
+#include "credit.h"
 #include "group.h"
 #include "liveness.h"
 #include "meet.h"
 #include "tcp.h"
 
 #define TEARDOWN_NS 2000000000u
+#define LARGE_FRAMES 16 /* of a large slot where the cabling does not say */
 #define LEAST_BYTES 4096 /* of a pipeline's frame, where a short one costs less */
 
 struct tb_mesh {
@@ -81,7 +83,7 @@ static int open_end(tb_mesh *m, int c, tb_mesh_error *e) {
     if (cable->by != TB_BY_VERBS)
         return 0;
     tb_verbs_ask ask = {.port = cable->end[own].port,
-                        .large_frames = m->cabling.large_frames,
+                        .large_frames = m->cabling.large_frames ? m->cabling.large_frames : LARGE_FRAMES,
                         .rank = m->cabling.rank,
                         .peer = peer};
     snprintf(ask.device, sizeof ask.device, "%s", cable->end[own].device);
@@ -305,12 +307,17 @@ static bool shares_a_node(const tb_cabling *g) {
     return false;
 }
 
+static uint32_t verbs_slot_bytes(const tb_cabling *g) {
+    uint32_t frames = g->large_frames ? g->large_frames : LARGE_FRAMES;
+    return (frames * TB_FRAME_BYTES - TB_WIRE_HEAD) & ~63u;
+}
+
 /* From the cabling, which all ranks hold, so that all cut alike: a frame fits the smallest kind of channel; where
  * there are queue pairs, a shorter frame costs as much as a whole one. */
 static void fit_frames(const tb_cabling *g, tb_group *group) {
     uint32_t frame = shares_a_node(g) ? tb_segment_slot_bytes(g->size) : TB_TCP_SLOT_BYTES, least = LEAST_BYTES;
     for (int c = 0; c < g->cables; c++) {
-        uint32_t slot = g->cable[c].by == TB_BY_VERBS ? tb_verbs_slot_bytes(g->large_frames) & ~63u : frame;
+        uint32_t slot = g->cable[c].by == TB_BY_VERBS ? verbs_slot_bytes(g) : frame;
         frame = slot < frame ? slot : frame;
         least = g->cable[c].by == TB_BY_VERBS ? frame : least;
     }
