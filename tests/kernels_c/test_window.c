@@ -31,6 +31,14 @@ static tb_window *expose(tb_group *g, const void *memory, uint64_t bytes) {
     return w;
 }
 
+static void meet(tb_group *g) {
+    int status = tb_barrier(g, 20 * SECOND);
+    if (status != TB_OK)
+        fprintf(stderr, "rank %d: status %d, peer %d, met by %d, %s\n", g->rank, status, g->fault.peer, g->fault.by,
+                g->fault.got);
+    CHECK(status == TB_OK);
+}
+
 static int read_some(tb_window *w, int rank, uint64_t offset, uint64_t length, void *target, tb_read_end *end) {
     tb_read r = {.rank = rank, .offset = offset, .length = length, .target = target, .timeout_ns = 20 * SECOND};
     CHECK(tb_window_enter(w));
@@ -59,7 +67,7 @@ static void all_sizes(tb_group *g) {
             check_block(w, r, BYTES - lengths[k], lengths[k]);
             check_block(w, r, 13 * k, lengths[k] < BYTES - 13 * k ? lengths[k] : BYTES - 13 * k);
         }
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     tb_window_close(w, SECOND);
     tb_window_free(w);
     free(memory);
@@ -77,12 +85,12 @@ static void bounds(tb_group *g) {
     w->bytes[0] = 1000; /* the owner holds to it, whatever the reader believes */
     if (g->rank == 1)
         CHECK(read_some(w, 0, 50, 51, byte, &end) == TB_INVALID && end.refusal == TB_BEYOND && end.exposed == 100);
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     if (g->rank == 0)
         tb_window_close(w, SECOND);
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     CHECK(read_some(w, 0, 0, 10, byte, &end) == TB_INVALID && end.refusal == TB_WINDOW_CLOSED);
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     tb_window_free(w);
     free(memory);
 }
@@ -114,7 +122,7 @@ static void many_readers(tb_group *g) {
         CHECK(tb_all_reduce(g, x, x, 1000, TB_I32, TB_SUM, TB_DIRECT, 20 * SECOND) == TB_OK);
     for (int i = 0; i < 3; i++)
         pthread_join(readers[i].thread, NULL);
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     tb_window_close(w, SECOND);
     tb_window_free(w);
     free(memory);
@@ -143,7 +151,7 @@ static void close_under_readers(tb_group *g) {
     free(memory);
     pthread_join(r.thread, NULL);
     check_block(kept, r.peer, 1, 999);
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     tb_window_free(w);
     tb_window_free(kept);
     tb_service_free(g->service); /* before the memory */
@@ -186,10 +194,10 @@ static void closed_while_waiting(tb_group *g) {
     tb_window *w = expose(g, memory, 1000);
     pthread_t closer;
     tb_read_end end;
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     if (g->rank == 1)
         pthread_mutex_lock(&g->service->stream[0].lock); /* it answers nothing, like one that is stopped */
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     if (g->rank == 0) {
         tb_read r = {.rank = 1, .length = 10, .target = byte, .timeout_ns = SECOND / 5};
         CHECK(tb_window_enter(w));
@@ -201,7 +209,7 @@ static void closed_while_waiting(tb_group *g) {
         tb_window_leave(w);
         pthread_join(closer, NULL);
     }
-    CHECK(tb_barrier(g, 20 * SECOND) == TB_OK);
+    meet(g);
     if (g->rank == 1)
         pthread_mutex_unlock(&g->service->stream[0].lock);
     tb_window_free(w);
