@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tbkit import _kernels
 from tbkit.errors import FabricError
+from tbkit.fabric.window import Window
 
 Policy = Literal["auto", "spin", "yield", "futex"]
 Samples = npt.NDArray[np.float64]
@@ -150,6 +151,10 @@ class Group(_kernels.Group):
         samples = np.empty(iterations)
         self.fill_window(peer, bytes, count, samples, deadline_s)
         return samples
+
+    def expose(self, array: Any = None, *, deadline_s: float | None = None) -> Window:
+        """A :class:`~tbkit.fabric.Window` on ``array``, which every rank may then read; all ranks call it."""
+        return Window(self, array, deadline_s=deadline_s)
 
     def __enter__(self) -> Self:
         return self
