@@ -262,7 +262,7 @@ void bind_group(nb::module_ &m) {
         .def("close", &Group::close)
         .def("rank_facts", group_facts)
         .def("interrupt_bits", [](const Group &g, uint32_t ranks) { tb_handle_interrupt(g.open(), ranks); })
-        .def_prop_ro("is_open", [](const Group &g) { return tb_handle_is_open(g.handle()); })
+        .def_prop_ro("is_open", &Group::is_open)
         .def_prop_ro("oversubscribed", [](const Group &g) { return tb_handle_oversubscribed(g.handle()); })
         .def_prop_ro("fd", [](const Group &g) { return tb_handle_fd(g.open()); })
         .def_prop_ro("raw_counts", counts)

@@ -132,7 +132,7 @@ public:
     }
 
     tb_group *open() const {
-        if (closing_ || !tb_handle_is_open(group_))
+        if (!is_open())
             refuse();
         return group_;
     }
@@ -149,7 +149,7 @@ public:
         busy_ = closing_ = false;
     }
 
-    bool closing() const { return closing_; }
+    bool is_open() const { return !closing_ && tb_handle_is_open(group_); }
     tb_group *handle() const { return group_; }
     const std::string &name() const { return name_; }
     int rank() const { return rank_; }

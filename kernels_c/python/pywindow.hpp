@@ -30,18 +30,18 @@ public:
             refused();
         switch (status) {
         case TB_TIMEOUT:
-            raise(status, "its node answers before the deadline",
+            raise(status, "its node must answer before the deadline",
                   std::to_string(end_.got) + " bytes in " + seconds() + " s",
                   "Look whether that process is stopped or the cable is out, or raise deadline_s");
         case TB_SILENT:
-            raise(status, "the owner is heard of", "nothing any more: it is frozen or ended, or the cable is pulled",
+            raise(status, "its node must be heard of", "nothing any more: it is frozen or ended, or the cable is pulled",
                   "Look at that node and its cable; then form a new group");
         case TB_PEER_DIED:
-            raise(status, "the owner is alive and in the group",
+            raise(status, "the owner must be alive and in the group",
                   "its process ended or left the group" + std::string(end_.fault.got[0] ? ": " : "") + end_.fault.got,
                   "Form a new group");
         case TB_CORRUPT:
-            raise(status, end_.fault.wanted[0] ? end_.fault.wanted : "each frame is whole and the next",
+            raise(status, end_.fault.wanted[0] ? end_.fault.wanted : "each frame must be whole and the next one",
                   end_.fault.got, "Form a new group; if it comes again, look at the cable");
         case TB_INTERRUPTED:
             raise(status, "stopped by an interrupt", "the flag of rank " + std::to_string(group_.rank()), "");
@@ -59,7 +59,7 @@ private:
 
     [[noreturn]] void refused() const {
         if (end_.refusal == TB_WINDOW_CLOSED)
-            fail("FabricError", subject_, "the owner's window is open", "one that it has closed",
+            fail("FabricError", subject_, "the owner's window must be open", "one that it has closed",
                  "Read before the owner closes it: a barrier tells it that all have");
         std::string rule = end_.exposed ? "a block within the " + std::to_string(end_.exposed) + " bytes that it exposes"
                                         : "a rank that exposes something";
@@ -156,7 +156,7 @@ public:
         return names[tb_window_carrier(window_, rank)];
     }
 
-    bool is_open() const { return !closed_ && tb_handle_is_open(group_->handle()); }
+    bool is_open() const { return !closed_ && group_->is_open(); }
 
 private:
     [[noreturn]] void refused(const tb_mesh_error &error) const {
@@ -184,7 +184,7 @@ private:
         Gil gil;
         r.hooks = tb_hooks{&gil, nullptr, Gil::tick};
         if (!tb_window_enter(window_))
-            fail("FabricError", "window", "the group of a window is open", "a closed one", "Form a new group");
+            fail("FabricError", "window", "the group of a window must be open", "a closed one", "Form a new group");
         Gil::let_go(&gil);
         int status = core(&end);
         gil.take();
@@ -199,7 +199,7 @@ private:
 
     // Replies under way go on for so long.
     void withdraw(uint64_t timeout_ns) {
-        if (!tb_handle_is_open(group_->handle()) || group_->closing() || !tb_window_enter(window_))
+        if (!group_->is_open() || !tb_window_enter(window_))
             return;
         {
             nb::gil_scoped_release released;
