@@ -94,6 +94,7 @@ struct tb_verbs_port {
     uint8_t *control, *staging; /* send slots of control frames; a frame whose slots do not lie in a row */
     union ibv_gid gid;
     int gid_index, max_work;
+    uint64_t max_region;
     enum ibv_mtu mtu;
     uint16_t lid;
     tb_credits credits;
