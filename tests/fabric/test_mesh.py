@@ -46,9 +46,10 @@ result = over.all_reduce(x, None, op, algorithm=algorithm, dtype=kind).tobytes()
 """
 
 
-def address(rank: int) -> str:
-    """Of the loopback network, one a rank: what tells the nodes of this machine apart."""
-    return f"127.0.0.{rank + 1}"
+def address(rank: int, peer: int) -> str:
+    """Of a rank on its cable to a peer, from the loopback network."""
+    low, high = sorted((rank, peer))
+    return f"127.{low + 1}.{high + 1}.{rank + 1}"
 
 
 def device(rank: int, peer: int) -> str:
@@ -59,7 +60,7 @@ def device(rank: int, peer: int) -> str:
 def rows(pairs: Sequence[tuple[int, int]], carrier: str) -> list[tuple[Any, ...]]:
     """Cables between pairs, as FORM takes them."""
     name = device if carrier == "verbs" else lambda *_: ""
-    return [((a, address(a), name(a, b)), (b, address(b), name(b, a)), carrier) for a, b in pairs]
+    return [((a, address(a, b), name(a, b)), (b, address(b, a), name(b, a)), carrier) for a, b in pairs]
 
 
 def mock_environment(
@@ -161,7 +162,7 @@ def test_a_killed_rank_is_named_with_its_node_and_cable(victims: Any, tmp_path: 
     victims.ranks[2].process.kill()
     for answer in victims.collect([0, 1]):
         assert isinstance(answer, PeerDied) and answer.facts["peer"] == 2
-        assert "rank 2" in str(answer) and " on c, cable" in str(answer) and address(2) in str(answer)
+        assert "rank 2 ended or left the group on c, cable" in str(answer) and "to c:127." in str(answer)
     assert time.monotonic() - began < 5.0
 
 
