@@ -9,7 +9,7 @@
 #include "credit.h"
 #include "verbs.h"
 
-#if __has_include(<infiniband/verbs.h>)
+#if __has_include(<infiniband/verbs.h>) && !defined(TB_WITHOUT_VERBS)
 #define TB_HAVE_VERBS 1
 #include <infiniband/verbs.h>
 #else

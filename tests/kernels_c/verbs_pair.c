@@ -1,7 +1,8 @@
 /* Two processes, the two ends of one cable of the mock: `verbs_pair key=value ...`, the library from TBKIT_LIBRDMA.
  *
  * Keys: mode (open, both, bursts, die), count and most (messages, their longest), slots, frames0 and frames1 (of a large
- * slot, by rank), address0 (of the cable), device0, faults0 and faults1 (TBKIT_MOCK_FAULTS of that rank), seed.
+ * slot, by rank), address0 (of the cable), device0, faults0 and faults1 (TBKIT_MOCK_FAULTS of that rank), seed, cross
+ * (so many first allocations lie across a 4 GiB boundary; Linux, linked with --wrap).
  * Each rank prints `RANK log ...`, and `RANK ok FRAMES`, `RANK error STEP ERRNO WORDS`, `RANK fault GOT | WANTED` or
  * `RANK silence`. */
 #include <errno.h>
@@ -34,6 +35,42 @@ static const char *option(char **argv, const char *key, int rank, const char *ot
 static uint64_t number(char **argv, const char *key, int rank, const char *otherwise) {
     return strtoull(option(argv, key, rank, otherwise), NULL, 10);
 }
+
+#if defined(TB_WRAPPED)
+#include <sys/mman.h>
+
+#define BOUNDARY 0x500000000000ull
+
+int __real_posix_memalign(void **at, size_t alignment, size_t bytes);
+void __real_free(void *at);
+int __wrap_posix_memalign(void **at, size_t alignment, size_t bytes);
+void __wrap_free(void *at);
+
+static int crossings_left, crossings;
+static void *crossing[8];
+static size_t crossing_bytes[8];
+
+int __wrap_posix_memalign(void **at, size_t alignment, size_t bytes) {
+    if (crossings_left == 0)
+        return __real_posix_memalign(at, alignment, bytes);
+    uint64_t first = (BOUNDARY + ((uint64_t)crossings << 32) - bytes / 2) / alignment * alignment;
+    *at = mmap((void *)first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    CHECK(*at == (void *)first);
+    crossing_bytes[crossings] = bytes;
+    crossing[crossings++] = *at;
+    crossings_left--;
+    return 0;
+}
+
+void __wrap_free(void *at) {
+    for (int i = 0; at && i < crossings; i++)
+        if (crossing[i] == at) {
+            CHECK(munmap(at, crossing_bytes[i]) == 0);
+            return;
+        }
+    __real_free(at);
+}
+#endif
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -222,6 +259,9 @@ static int rank_main(int rank, int wire, char **argv) {
              "devices=mac0:rdma_en5", (int)getppid(), rank);
     setenv("TBKIT_MOCK", mock, 1);
     setenv("TBKIT_MOCK_FAULTS", option(argv, "faults", rank, ""), 1);
+#if defined(TB_WRAPPED)
+    crossings_left = (int)number(argv, "cross", -1, "0");
+#endif
     alarm(600);
     bool up = bring_up(&e, &ask);
     if (e.port)
