@@ -20,15 +20,16 @@ for path in /sys/class/net/eth*; do
 done
 ip -batch - <<<"$links"
 rdma --batch - <<<"$devices"
-mkdir -p /root/.ssh
-cat "$keys/client.pub" > /root/.ssh/authorized_keys
-chmod -R go= /root/.ssh
-dropbear -s -p 22 -r "$keys/host" -P /run/dropbear.pid
+umask 077
+[ -d /root/.ssh ] || mkdir /root/.ssh
+printf '%s\n' "$(< "$keys/client.pub")" > /root/.ssh/authorized_keys
+umask 022
+dropbear -s -p 22 -r "$keys/host" -P /run/dropbear.pid &
 for tries in {1..100}; do
     for name in /sys/class/virtio-ports/*/name; do
         if [ -e "$name" ] && [ "$(< "$name")" = wire ]; then
             name=${name%/name}
-            exec "$python" -I -S "$here/agent.py" "/dev/${name##*/}" "$node"
+            exec "$python" -I -S "$here/agent.py" "/dev/${name##*/}"
         fi
     done
     sleep 0.1

@@ -20,6 +20,11 @@ from tests.rack.remote import ROOT, Process, Wire
 LOGS = ROOT / "build" / "rack"
 GUEST = Path(__file__).with_name("guest.sh")
 MEMORY_MIB = 1536
+# All but the first three are there to boot sooner.
+KERNEL_OPTIONS = (
+    "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable random.trust_cpu=on cryptomgr.notests apparmor=0 "
+    "audit=0 nowatchdog"
+)
 MONITOR_S = 10.0
 KILLED_S = 10.0
 
@@ -102,7 +107,7 @@ class Node:
             "qemu-system-x86_64", "-name", f"rack-{self.number}", "-machine", "pc", "-accel", "tcg,tb-size=256",
             "-cpu", "max", "-m", str(MEMORY_MIB), "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot",
             "-serial", f"file:{self.log}", "-kernel", str(self.images.kernel), "-initrd", str(self.images.initramfs),
-            "-append", f"console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable random.trust_cpu=on {words}",
+            "-append", f"{KERNEL_OPTIONS} {words}",
             "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
             "-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control",

@@ -19,7 +19,7 @@ PORT = 18515
 MIB = 1 << 20  # perftest's "MB/sec" counts in 2**20 bytes
 LISTEN_S = 30.0
 RUN_S = 60.0
-_LISTENING = "until grep -q ':{port:04X} 0*:0000 0A ' /proc/net/tcp*; do sleep 0.05; done"
+_LISTENING = "until grep -qE ':{port:04X} 0+:0000 0A ' /proc/net/tcp*; do sleep 0.1; done"
 
 
 class Latency(NamedTuple):
@@ -82,18 +82,6 @@ def _result(output: str) -> list[float]:
     return [float(word) for word in lines[0].split()]
 
 
-def gid_index(rack: Rack, node: int, peer: int) -> int:
-    """The index of the IPv4-mapped GID of the node's cable to ``peer``."""
-    folder = f"/sys/class/infiniband/{rack.device(node, peer)}/ports/1/gids"
-    mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(
-        *map(int, rack.address(node, peer).split("."))
-    )
-    found = rack.node(node).run(f"cd {folder}; grep -ls {mapped} [0-9]; true", LISTEN_S).stdout.split()
-    if len(found) != 1:
-        raise RuntimeError(f"{rack.device(node, peer)} of node {node} has {len(found)} entries {mapped}")
-    return int(found[0])
-
-
 def _pair(
     rack: Rack, program: str, server: int, client: int, options: Sequence[str], inside: int | None
 ) -> tuple[str, str]:
@@ -116,21 +104,13 @@ def _pair(
 
 
 def _start(rack: Rack, program: str, node: int, peer: int, options: Sequence[str]) -> Process:
-    index = gid_index(rack, node, peer)
-    command = [
-        program,
-        "-c",
-        "UC",
-        "-F",
-        "-p",
-        str(PORT),
-        "-d",
-        rack.device(node, peer),
-        "-x",
-        str(index),
-        *options,
-    ]
-    return rack.node(node).start(["/bin/bash", "-c", f"exec {shlex.join(command)} 2>&1"])
+    device = rack.device(node, peer)
+    mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(
+        *map(int, rack.address(node, peer).split("."))
+    )
+    index = f"$(cd /sys/class/infiniband/{device}/ports/1/gids && grep -ls {mapped} [0-9])"
+    command = [program, "-c", "UC", "-F", "-p", str(PORT), "-d", device, *options]
+    return rack.node(node).start(["/bin/bash", "-c", f'exec {shlex.join(command)} -x "{index}" 2>&1'])
 
 
 def _end(program: Process, deadline: float) -> str:

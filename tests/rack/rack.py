@@ -17,7 +17,7 @@ from types import TracebackType
 from tests.rack.images import images
 from tests.rack.node import End, Node
 
-READY_S = 100.0
+READY_S = 150.0
 COMMAND_S = 20.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import queue
 import signal
@@ -112,7 +112,7 @@ class Wire:
         self._count += 1
         program = Process(self, self._count, argv)
         wanted = {"argv": program.args, "env": dict(env or {}), "cwd": str(cwd)}
-        self._order(lambda: self._begin(program, json.dumps(wanted).encode()))
+        self._order(lambda: self._begin(program, marshal.dumps(wanted)))
         return program
 
     def send(self, number: int, kind: int, payload: bytes = b"") -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rack.remote import ROOT
 
-pytestmark = [pytest.mark.rack, pytest.mark.slow]
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(240)]
 
 BOOTING = "from tests.rack.rack import Rack\nwith Rack(2): pass\nprint('over')"
 STARTED_S = 20.0
