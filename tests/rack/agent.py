@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120
 import channel
 
 ENVIRONMENT = {
@@ -38,7 +38,7 @@ class Agent:
     def obey(self, data: bytes) -> None:
         """What the host asks for; its end is the node's end."""
         if not data:
-            with open("/proc/sysrq-trigger", "w") as trigger:
+            with open("/proc/sysrq-trigger", "w") as trigger:  # noqa: PTH123
                 trigger.write("o")
         for number, kind, payload in self.frames.feed(data):
             if kind == channel.START:
@@ -107,7 +107,7 @@ class Agent:
 def main() -> None:
     os.environ.clear()
     agent = Agent(os.open(sys.argv[1], os.O_RDWR))
-    with open("/proc/uptime", "rb") as uptime:
+    with open("/proc/uptime", "rb") as uptime:  # noqa: PTH123
         agent.say(0, channel.READY, uptime.read().split()[0])
     while True:
         agent.pump.turn()

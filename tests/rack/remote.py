@@ -32,9 +32,10 @@ class Process:
         self.args = list(argv)
         self.returncode: int | None = None
         self._wire, self._number, self._ended = wire, number, threading.Event()
-        self.stdin, self._stdin = _pair("wb")
-        self.stdout, self._stdout = _pair("rb")
-        self.stderr, self._stderr = _pair("rb")
+        self._ends: dict[int, int] = {}  # STDIN, STDOUT, STDERR: the wire's descriptors, while open
+        self.stdin, self._ends[STDIN] = _pair("wb")
+        self.stdout, self._ends[STDOUT] = _pair("rb")
+        self.stderr, self._ends[STDERR] = _pair("rb")
 
     def poll(self) -> int | None:
         """The return code, or None while the program runs."""
@@ -121,9 +122,8 @@ class Wire:
 
     def end_programs(self) -> None:
         """Kill all that still run."""
-        for program in self._programs.values():
-            if program.returncode is None:
-                program.kill()
+        for program in list(self._programs.values()):
+            program.kill()
 
     def close(self) -> None:
         """End the wire: the node powers off, programs end with -9."""
@@ -147,9 +147,13 @@ class Wire:
         def consume(data: bytes) -> None:
             self._pump.write(self._port, channel.frame(number, STDIN, data))
             if not data:
-                self._pump.end(program._stdin)
+                self._end(program, STDIN)
 
-        self._pump.read(program._stdin, consume)
+        self._pump.read(program._ends[STDIN], consume)
+
+    def _end(self, program: Process, kind: int) -> None:
+        if kind in program._ends:
+            self._pump.end(program._ends.pop(kind))
 
     def _hear(self, data: bytes) -> None:
         if not data:
@@ -164,20 +168,23 @@ class Wire:
     def _pass_on(self, program: Process, kind: int, payload: bytes) -> None:
         if kind == EXIT:
             program._took(int(payload))
-        elif kind in (STDOUT, STDERR):
-            stream = program._stdout if kind == STDOUT else program._stderr
-            if payload:
-                self._pump.write(stream, payload)
-            else:
-                self._pump.end(stream)
+        elif payload:
+            self._pump.write(program._ends[kind], payload)
+        else:
+            self._end(program, kind)
+        if program.returncode is not None and not {STDOUT, STDERR} & set(program._ends):
+            self._end(program, STDIN)
+            del self._programs[program._number]
 
     def _carry(self) -> None:
         while not self.ended.is_set():
             self._pump.turn()
-        self._pump.close()
         for program in self._programs.values():
+            for kind in (STDIN, STDOUT, STDERR):
+                self._end(program, kind)
             if program.returncode is None:
                 program._took(-signal.SIGKILL)
+        self._pump.close()
 
 
 def _pair(mode: str) -> tuple[IO[bytes], int]:
