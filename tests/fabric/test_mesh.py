@@ -101,6 +101,7 @@ CABLINGS = {
     "tcp": (["a", "b", "c"], rows(PAIRS3, "tcp")),
     "verbs": (["a", "b", "c"], rows(PAIRS3, "verbs")),
     "verbs and tcp": (["a", "b", "c"], rows([(0, 1)], "verbs") + rows([(0, 2), (1, 2)], "tcp")),
+    "two cables a pair": (["a", "b", "c"], rows(PAIRS3, "tcp") + rows(PAIRS3, "tcp")),
     "relayed": (["a", "b", "c"], rows([(0, 1), (1, 2)], "tcp")),
     "shared memory and tcp": (["a", "a", "c"], rows([(0, 2), (1, 2)], "tcp")),
 }

@@ -20,7 +20,9 @@ from tests.fabric.worker import as_array, make_bits
 
 def join(values: dict[str, Any]) -> dict[str, Any]:
     """Form the group ``g`` over cables given as rows; also forget the one before."""
-    cabling = Cabling(values["nodes"], [Cable(End(*a), End(*b), carrier) for a, b, carrier in values["cables"]])
+    cabling = Cabling(
+        values["nodes"], [Cable(End(*a), End(*b), carrier) for a, b, carrier in values["cables"]]
+    )
     options = {name: values[name] for name in ("deadline_s", "silence_s", "policy")}
     return {"g": form(cabling, values["rank"], over_stdio(), **options), "said": str(cabling)}
 

@@ -47,7 +47,9 @@ class Ranks:
 
         return row
 
-    def run(self, code: str, ranks: Sequence[int] | None = None, timeout_s: float = ANSWER_S, **values: Any) -> list[Any]:
+    def run(
+        self, code: str, ranks: Sequence[int] | None = None, timeout_s: float = ANSWER_S, **values: Any
+    ) -> list[Any]:
         """Run code on ranks at once; each one's ``result`` in order, errors of tbkit as values."""
         chosen = self.begin(code, ranks, **values)
         return self.collect(chosen, timeout_s)
