@@ -29,19 +29,24 @@ class Ranks:
         self._rest = [b"" for _ in numbers]
         self._talk(range(len(self.programs)), START_S)
 
-    def form(self, carrier: str, among: Sequence[int] | None = None, **options: Any) -> list[Any]:
-        """Have the ranks (all, or these) form a full mesh over their cables; what each says of its cabling."""
+    def form(
+        self, carrier: str, among: Sequence[int] | None = None, inside: int | None = None, **options: Any
+    ) -> list[Any]:
+        """Have the ranks (all, or these) form a full mesh over their cables; what each says of its cabling.
+
+        Ranks of one and the same node are joined ``inside`` it, by its device that faces that peer.
+        """
         ranks = list(range(len(self.numbers)) if among is None else among)
         pairs = combinations(range(len(ranks)), 2)
-        row = self._row(ranks, carrier)
+        row = self._row(ranks, carrier, inside)
         cables = [(row(a, b), row(b, a), carrier) for a, b in pairs]
-        nodes = [f"mac{self.numbers[rank]}" for rank in ranks]
+        nodes = [f"mac{self.numbers[rank]}" + (f"-{rank}" if inside else "") for rank in ranks]
         defaults = {"deadline_s": 30.0, "silence_s": SILENCE_S, "policy": "auto"}
         return self.run(FORM, ranks, nodes=nodes, cables=cables, **(defaults | options))
 
-    def _row(self, ranks: Sequence[int], carrier: str) -> Any:
+    def _row(self, ranks: Sequence[int], carrier: str, inside: int | None) -> Any:
         def row(own: int, peer: int) -> tuple[int, str, str]:
-            node, other = self.numbers[ranks[own]], self.numbers[ranks[peer]]
+            node, other = self.numbers[ranks[own]], inside or self.numbers[ranks[peer]]
             device = self.rack.device(node, other) if carrier == "verbs" else ""
             return own, self.rack.address(node, other), device
 
