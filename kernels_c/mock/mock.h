@@ -62,7 +62,7 @@
 
 #define TBMOCK_API __attribute__((visibility("default")))
 
-/* Arms faults in this process, in the syntax above; 0 or EINVAL. May be called before any device is listed. */
+/* Arms faults in this process, in the syntax above; 0 or EINVAL. Only after devices were listed. */
 TBMOCK_API int tbmock_fault(const char *faults);
 
 /* How often a call was made by this process; UINT64_MAX for a name that is no call. */

@@ -1,16 +1,17 @@
-/* Two processes over a cable: `mock_pair DEVICE SOCKET MODE COUNT MOST`, both the same but for the device.
+/* Two processes over a cable: `pair DEVICE SOCKET MODE COUNT MOST`, both the same but for the device.
  *
  * The first to come binds the UNIX socket, the other connects; addresses and readiness go over it. Modes: `check` each
  * sends COUNT messages of log-uniform 1 byte to MOST and compares every byte that comes; `stream` the binder receives
- * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever. */
+ * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever; `post` posts
+ * one more in every round. */
 #include <math.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "mock_user.h"
+#include "user.h"
 
-#define SLOTS 8u
+#define SLOTS 3u
 
 static int bootstrap(const char *path, bool *binder) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -110,19 +111,20 @@ static void stream(end *e, int s, bool receiver, uint64_t count, uint32_t bytes)
         CHECK(poll_for(e, &wc, 10 * SECOND) && wc.status == IBV_WC_SUCCESS);
         start = done++ ? start : now_ns();
     }
-    double rate = (double)(count - 1) * bytes / (double)(now_ns() - start);
+    double ns = (double)(now_ns() - start), messages = (double)(count - 1);
     if (receiver)
-        printf("gigabytes_per_s %.2f\n", rate);
+        printf("gigabytes_per_s %.3f\nns_per_message %.0f\n", messages * bytes / ns, ns / messages);
 }
 
-static void quiet(end *e, int s) {
+static void quiet(end *e, int s, bool again) {
     CHECK(post_recv(e, 0, 4096, 1) == 0);
     ready(s);
     printf("polling\n");
     fflush(stdout);
     for (;;) {
         struct ibv_wc wc;
-        bool came = poll_for(e, &wc, SECOND / 5);
+        bool came = poll_for(e, &wc, SECOND / 10);
+        CHECK(!again || post_recv(e, 0, 4096, 1) == 0);
         printf("%s\n", came ? "completion" : "nothing");
         fflush(stdout);
     }
@@ -148,7 +150,7 @@ int main(int argc, char **argv) {
     else if (strcmp(mode, "stream") == 0)
         stream(&e, s, binder, count, most);
     else
-        quiet(&e, s);
+        quiet(&e, s, strcmp(mode, "post") == 0);
     ready(s);
     end_end(&e);
     return 0;
