@@ -18,12 +18,12 @@ static void ask_exchange(char **words) {
         a.memory[i] = (uint8_t)(i * 7 + 1);
     CHECK(post_recv(&b, 0, room, 21) == 0);
     CHECK(post_send(&a, 0, bytes, 11) == 0);
-    tell("send", &a, SECOND / 10);
-    tell("recv", &b, SECOND / 10);
+    tell("send", &a, 5 * SECOND);
+    tell("recv", &b, 5 * SECOND);
     printf("data %s\n", memcmp(a.memory, b.memory, bytes) == 0 ? "intact" : "other");
     printf("post %s %s\n", errno_name(post_recv(&b, 0, room, 22)), errno_name(post_send(&a, 0, room, 12)));
-    tell("send", &a, SECOND / 10);
-    tell("recv", &b, SECOND / 10);
+    tell("send", &a, 5 * SECOND);
+    tell("recv", &b, 5 * SECOND);
     end_pair(&a, &b);
 }
 
@@ -227,8 +227,8 @@ static void ask_idle(char **words) {
     CHECK(post_send(&a, 0, 4096, 1) == 0);
     usleep(20000);
     CHECK(post_recv(&b, 0, 4096, 2) == 0);
-    tell("recv", &b, SECOND);
-    tell("send", &a, SECOND);
+    tell("recv", &b, 5 * SECOND);
+    tell("send", &a, 5 * SECOND);
     end_pair(&a, &b);
 }
 
