@@ -232,6 +232,26 @@ static void ask_idle(char **words) {
     end_pair(&a, &b);
 }
 
+/* overrun: three completions for a queue of two. */
+static void ask_overrun(char **words) {
+    (void)words;
+    end a, b;
+    make_domain(&a, LEFT);
+    make_end(&b, RIGHT, PAGE, 16);
+    CHECK(v.destroy_cq(a.cq) == 0 && (a.cq = v.create_cq(a.context, 2, NULL, NULL, 0)));
+    CHECK((a.qp = make_qp(&a, IBV_QPT_UC, 16)) && to_init(a.qp, 0) == 0);
+    a.address.qpn = a.qp->qp_num;
+    connect_ends(&a, &b);
+    a.memory = b.memory;
+    for (int i = 0; i < 3; i++)
+        CHECK(post_recv(&b, 0, 4096, 1) == 0 && post_send(&a, 0, 0, 1) == 0);
+    struct ibv_wc wc[4];
+    int first = ibv_poll_cq(a.cq, 4, wc), second = ibv_poll_cq(a.cq, 4, wc);
+    printf("poll %d %d\n", first, second);
+    a.memory = NULL;
+    end_pair(&a, &b);
+}
+
 /* again: the queue pairs go through ERR and RESET and are connected anew. */
 static void ask_again(char **words) {
     (void)words;
@@ -266,6 +286,7 @@ int main(int argc, char **argv) {
         {"traffic", ask_traffic, 2},
         {"down", ask_down, 1},
         {"idle", ask_idle, 0},
+        {"overrun", ask_overrun, 0},
         {"again", ask_again, 0},
     };
     return ask(questions, sizeof questions / sizeof questions[0], argc, argv);

@@ -118,15 +118,17 @@ static void ask_create(char **words) {
     end_end(&e);
 }
 
-/* connect SGID_INDEX MTU ACCESS TRIES [DGID]: what INIT and each RTR gave; SGID_INDEX -1 is the right one; DGID
- * `wrong` is nobody's, `self` the own one, `fe80` the peer's entry 0. Then whether the device still works. */
+/* connect SGID_INDEX MTU ACCESS TRIES WHERE: what INIT and each RTR gave, then whether the device still works.
+ * SGID_INDEX -1 is the right one. WHERE: `peer`; the GID `wrong` is nobody's, `self` the own one, `fe80` the peer's
+ * entry 0; with `reset` the peer is not in INIT. */
 static void ask_connect(char **words) {
     end a, b;
     make_domain(&a, LEFT);
     make_domain(&b, RIGHT);
     CHECK((a.qp = make_qp(&a, IBV_QPT_UC, 16)) && (b.qp = make_qp(&b, IBV_QPT_UC, 16)));
     b.address.qpn = b.qp->qp_num;
-    CHECK(to_init(b.qp, IBV_ACCESS_LOCAL_WRITE) == 0 || to_init(b.qp, 0) == 0 || to_init(b.qp, 7) == 0);
+    if (strcmp(words[4], "reset") != 0)
+        CHECK(to_init(b.qp, IBV_ACCESS_LOCAL_WRITE) == 0 || to_init(b.qp, 0) == 0 || to_init(b.qp, 7) == 0);
     printf("init %s\n", errno_name(to_init(a.qp, (unsigned)number(words[2]))));
     int index = number(words[0]) < 0 ? a.gid_index : (int)number(words[0]);
     if (strcmp(words[4], "wrong") == 0)

@@ -102,6 +102,7 @@ RULES: list[tuple[str, str, str, str, list[str]]] = [
     ("rtr_gid", "", "objects", "connect 2 4096 0 1 peer", ["init 0", "rtr EINVAL", WORKS]),
     ("rtr_gid", "", "objects", "connect 3 4096 0 1 peer", ["init 0", "rtr EINVAL", WORKS]),  # no such entry
     ("rtr_gid", "", "objects", "connect -1 4096 0 1 wrong", ["init 0", "rtr ETIMEDOUT", WORKS]),
+    ("rtr_gid", "", "objects", "connect -1 4096 0 1 reset", ["init 0", "rtr ETIMEDOUT", WORKS]),
     ("rtr_gid", "", "objects", "connect -1 4096 0 1 self", ["init 0", "rtr EINVAL", WORKS]),
     ("rtr_gid", "gids=fe80", "objects", "connect 1 4096 0 1 fe80", ["init 0", "rtr EINVAL", WORKS]),
     ("rtr_gid", "gids=fe80,rtr_gid=any", "objects", "connect 1 4096 0 1 fe80", ["init 0", "rtr 0", WORKS]),
@@ -184,6 +185,7 @@ def test_a_device_without_a_cable_is_down(ask: Asker) -> None:
         ("psn", ["send 0 4096", "recv nothing"]),
         ("order", ["pd EBUSY cq EBUSY context EBUSY"]),
         ("idle", ["recv 0 4096", "send 0 4096"]),
+        ("overrun", ["poll 2 -1"]),
         ("again", ["flushed 5 0", "recv 0 64", "calls 4"]),
     ],
 )
