@@ -53,8 +53,8 @@
  *
  *     TBKIT_MOCK_FAULTS="error=60@rtr:1, pull@post_recv:100"
  *
- * A completion queue that overflows gives what it holds, then -1 for ever. A namespace holds 64 devices and 64 processes;
- * it begins anew, as a Mac after a reboot, when its last process has ended.
+ * A completion queue that overflows gives what it holds, then -1 for ever. A namespace holds 64 devices and 64
+ * processes; it begins anew, as a Mac after a reboot, when its last process has ended.
  *
  * Calls: get_device_list open_device query_device query_port query_gid alloc_pd reg_mr create_cq create_qp init rtr
  * rts modify_qp query_qp post_send post_recv poll_cq destroy_qp dereg_mr destroy_cq dealloc_pd close_device. */

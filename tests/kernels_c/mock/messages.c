@@ -137,7 +137,8 @@ static void ask_alias(char **words) {
     memset(a.memory, 0x77, 2 * PAGE);
     CHECK(post_recv(&b, 0, 2 * PAGE, 2) == 0 && post_send(&a, 0, 2 * PAGE, 1) == 0);
     tell("recv", &b, SECOND / 10);
-    printf("below %02x %02x above %02x %02x\n", boundary[0], boundary[PAGE - 1], boundary[PAGE], boundary[2 * PAGE - 1]);
+    const uint8_t *below = boundary, *above = boundary + PAGE;
+    printf("below %02x %02x above %02x %02x\n", below[0], below[PAGE - 1], above[0], above[PAGE - 1]);
     b.memory = NULL;
     end_pair(&a, &b);
 }

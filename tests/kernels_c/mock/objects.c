@@ -43,8 +43,8 @@ static void ask_limits(char **words) {
     struct ibv_context *context = open_named(LEFT);
     struct ibv_device_attr attr;
     CHECK(context && v.query_device(context, &attr) == 0);
-    printf("max_qp %d max_pd %d max_cq %d max_mr %d max_sge %d max_mr_size %llu\n", attr.max_qp, attr.max_pd, attr.max_cq,
-           attr.max_mr, attr.max_sge, (unsigned long long)attr.max_mr_size);
+    printf("max_qp %d max_pd %d max_cq %d ", attr.max_qp, attr.max_pd, attr.max_cq);
+    printf("max_mr %d max_sge %d max_mr_size %llu\n", attr.max_mr, attr.max_sge, (unsigned long long)attr.max_mr_size);
     CHECK(v.close_device(context) == 0);
 }
 
@@ -93,7 +93,8 @@ static void ask_region(char **words) {
     make_domain(&e, LEFT);
     CHECK(posix_memalign(&memory, PAGE, (size_t)number(words[0]) + PAGE) == 0);
     errno = 0;
-    struct ibv_mr *mr = v.register_region(e.pd, (uint8_t *)memory + number(words[1]), (size_t)number(words[0]), (int)number(words[2]));
+    uint8_t *at = (uint8_t *)memory + number(words[1]);
+    struct ibv_mr *mr = v.register_region(e.pd, at, (size_t)number(words[0]), (int)number(words[2]));
     printf("region %s\n", errno_name(mr ? 0 : errno));
     if (mr)
         CHECK(v.dereg_mr(mr) == 0);
@@ -107,8 +108,8 @@ static void ask_create(char **words) {
     make_domain(&e, LEFT);
     struct ibv_qp_init_attr init = {.send_cq = e.cq, .recv_cq = e.cq};
     init.qp_type = strcmp(words[0], "rc") ? IBV_QPT_UC : IBV_QPT_RC;
-    init.cap = (struct ibv_qp_cap){(uint32_t)number(words[1]), (uint32_t)number(words[1]), (uint32_t)number(words[2]), (uint32_t)number(words[2]),
-                                   (uint32_t)number(words[3])};
+    uint32_t depth = (uint32_t)number(words[1]), sge = (uint32_t)number(words[2]);
+    init.cap = (struct ibv_qp_cap){depth, depth, sge, sge, (uint32_t)number(words[3])};
     e.qp = v.create_qp(e.pd, &init);
     struct ibv_qp_attr attr;
     if (e.qp && v.query_qp(e.qp, &attr, IBV_QP_CAP, &init) == 0)
@@ -130,6 +131,7 @@ static void ask_connect(char **words) {
     if (strcmp(words[4], "reset") != 0)
         CHECK(to_init(b.qp, IBV_ACCESS_LOCAL_WRITE) == 0 || to_init(b.qp, 0) == 0 || to_init(b.qp, 7) == 0);
     printf("init %s\n", errno_name(to_init(a.qp, (unsigned)number(words[2]))));
+    enum ibv_mtu mtu = number(words[1]) == 1024 ? IBV_MTU_1024 : IBV_MTU_4096;
     int index = number(words[0]) < 0 ? a.gid_index : (int)number(words[0]);
     if (strcmp(words[4], "wrong") == 0)
         b.address.gid.raw[15] ^= 0x80;
@@ -138,7 +140,7 @@ static void ask_connect(char **words) {
     if (strcmp(words[4], "fe80") == 0)
         CHECK(v.query_gid(b.context, 1, 0, &b.address.gid) == 0);
     for (int i = 0; i < number(words[3]); i++)
-        printf("rtr %s\n", errno_name(to_rtr_with(&a, &b.address, index, number(words[1]) == 1024 ? IBV_MTU_1024 : IBV_MTU_4096)));
+        printf("rtr %s\n", errno_name(to_rtr_with(&a, &b.address, index, mtu)));
     struct ibv_port_attr port;
     struct ibv_wc wc;
     printf("query_port %s alloc_pd ", errno_name(v.query_port(a.context, 1, &port)));

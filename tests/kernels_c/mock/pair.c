@@ -2,8 +2,8 @@
  *
  * The first to come binds the UNIX socket, the other connects; addresses and readiness go over it. Modes: `check` each
  * sends COUNT messages of log-uniform 1 byte to MOST and compares every byte that comes; `stream` the binder receives
- * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever; `post` posts
- * one more in every round. */
+ * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever; `post`
+ * posts one more in every round. */
 #include <math.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -67,10 +67,15 @@ static void compare(const uint8_t *got, uint32_t bytes, uint64_t seed) {
 }
 
 /* A message has its own length; its receive has the same number of frames, as the rule wants. */
+static void await_message(end *e, uint64_t index, uint32_t most) {
+    uint32_t frames = (length_of(index, most) + 4095) / 4096;
+    CHECK(post_recv(e, (SLOTS + index % SLOTS) * most, frames * 4096, index) == 0);
+}
+
 static void check(end *e, int s, uint64_t count, uint32_t most) {
     uint64_t sent = 0, done = 0, came = 0, posted = 0;
     for (; posted < SLOTS && posted < count; posted++)
-        CHECK(post_recv(e, (SLOTS + posted % SLOTS) * most, (length_of(posted, most) + 4095) / 4096 * 4096, posted) == 0);
+        await_message(e, posted, most);
     ready(s);
     for (uint64_t end_ns = now_ns() + 60 * SECOND; done < count || came < count;) {
         struct ibv_wc wc;
@@ -90,11 +95,8 @@ static void check(end *e, int s, uint64_t count, uint32_t most) {
         CHECK(wc.opcode == IBV_WC_RECV && wc.wr_id == came && wc.byte_len == length_of(came, most));
         compare(e->memory + (SLOTS + came % SLOTS) * most, wc.byte_len, came);
         came++;
-        if (posted < count) {
-            CHECK(post_recv(e, (SLOTS + posted % SLOTS) * most, (length_of(posted, most) + 4095) / 4096 * 4096,
-                            posted) == 0);
-            posted++;
-        }
+        if (posted < count)
+            await_message(e, posted++, most);
     }
     printf("intact %llu\n", (unsigned long long)came);
 }
