@@ -63,8 +63,9 @@ def settings(
 
 
 def folders_of(name: str) -> list[Path]:
-    """What a namespace has in shared memory (Linux)."""
-    return list(Path("/dev/shm").glob(f"tbmock-*-{name}"))
+    """What a namespace has on this machine."""
+    place = "/dev/shm" if sys.platform == "linux" else os.environ.get("TMPDIR", "/tmp")
+    return list(Path(place).glob(f"tbmock-{os.getuid()}-{name}"))
 
 
 def command_of(folder: Path, program: str, question: list[str]) -> list[str]:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kernels_c.mock.programs import DEADLINE_S, Asker, Folder, Pair, finish, run, settings, start
+from tests.kernels_c.mock.programs import (
+    DEADLINE_S,
+    Asker,
+    Folder,
+    Pair,
+    finish,
+    folders_of,
+    run,
+    settings,
+    start,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +105,26 @@ def test_a_wedged_device_is_healed_by_a_reboot(ask: Asker) -> None:
     """When the last process of the namespace has ended, the device is as new."""
     assert ask("objects", "connect 2 4096 0 3 peer")[1][-1] == WEDGED
     assert ask("objects", "connect -1 4096 0 1 peer")[1][-1] == WORKS
+
+
+def test_a_killed_namespace_leaves_nothing_behind(built: Folder, namespace: str) -> None:
+    """What a kill left in shared memory is taken away by the next process of any namespace; the living one stays."""
+    other = settings(built(), f"{namespace}x")
+    killed, alive = (
+        start(built(), "objects", ["hold", "3"], env) for env in (settings(built(), namespace), other)
+    )
+    try:
+        assert [p.stdout.readline() for p in (killed, alive) if p.stdout] == ["holding\n"] * 2
+        finish(killed)
+        assert len(folders_of(namespace)) == 1
+        third = settings(built(), f"{namespace}y")
+        assert run(built(), "objects", ["make", "qp", "40", "1"], third)[1] == ["made 10 EBUSY"]
+        assert folders_of(namespace) == []
+        assert run(built(), "objects", ["make", "qp", "40", "1"], other)[1] == ["made 7 EBUSY"]
+    finally:
+        finish(killed)
+        finish(alive)
+        run(built(), "objects", ["devices"], settings(built(), namespace))
 
 
 def test_namespaces_do_not_meet(built: Folder, namespace: str, ask: Asker) -> None:
