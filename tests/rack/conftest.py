@@ -1,9 +1,11 @@
-"""The rack for tests: one boot of four nodes a session.
+"""The rack for tests: one boot a session, of four nodes, or of two where no selected test needs more.
 
-``rack`` gives it whole: every fault of the test before is undone, and killed nodes are booted again (about the time
-of a boot, so tests that kill stand last). ``rack.node(k).run(...)`` runs a command, ``rack.node(k).start(...)`` a
-program whose stdin and stdout stay connected; faults are ``pull``, ``plug``, ``lose``, ``freeze``, ``thaw`` and
-``kill``. Where nodes cannot be had the tests say why and are left out; with STRICT that is a failure.
+``rack`` (nodes 1 to 4) and ``rack2`` (nodes 1 and 2) give it whole: every fault of the test before is undone, and
+killed nodes are booted again, which takes as long as a boot. ``rack.node(k).run(...)`` runs a command,
+``rack.node(k).start(...)`` a program whose stdin and stdout stay connected; faults are ``pull``, ``plug``, ``lose``,
+``freeze``, ``thaw`` and ``kill``. Nodes read the host's files and keep what they have read: after a rebuild call
+``rack.node(k).forget_files()``. Where nodes cannot be had the tests say why and are left out; with STRICT that is a
+failure.
 """
 
 from __future__ import annotations
@@ -16,14 +18,13 @@ import pytest
 from tests.rack.images import Missing
 from tests.rack.rack import Rack
 
-NODES = 4
-
 
 @pytest.fixture(scope="session")
-def whole_rack() -> Iterator[Rack]:
-    """Four nodes, booted once."""
+def whole_rack(request: pytest.FixtureRequest) -> Iterator[Rack]:
+    """Booted once: four nodes, or two where no selected test asks for more."""
+    four = any("rack" in getattr(item, "fixturenames", ()) for item in request.session.items)
     try:
-        rack = Rack(NODES)
+        rack = Rack(4 if four else 2)
     except Missing as missing:
         _leave_out(str(missing))
     with rack:
@@ -35,6 +36,13 @@ def whole_rack() -> Iterator[Rack]:
 @pytest.fixture
 def rack(whole_rack: Rack) -> Rack:
     """Four nodes in full mesh, nothing wrong with any."""
+    whole_rack.restore()
+    return whole_rack
+
+
+@pytest.fixture
+def rack2(whole_rack: Rack) -> Rack:
+    """Nodes 1 and 2; where other tests ask for four, 3 and 4 idle beside them."""
     whole_rack.restore()
     return whole_rack
 
