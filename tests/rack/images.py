@@ -152,7 +152,7 @@ def unpack_kernel(image: bytes) -> bytes:
 def _archive(unpacked: Path) -> Iterator[bytes]:
     """The initramfs as a cpio archive: busybox, the modules in their order, ``init``."""
     modules = {path.name.split(".")[0].replace("-", "_"): path for path in unpacked.rglob("*.ko*")}
-    files = {name: _module(modules[name]) for name in load_order(modules)}
+    files = {name: unsigned(modules[name]) for name in load_order(modules)}
     busybox = next(path for path in unpacked.rglob("busybox") if path.parent.name == "bin")
     for folder in ("bin", "modules", "proc", "sys", "dev", "host", "writable", "node"):
         yield _entry(folder, 0o040755)
@@ -171,7 +171,7 @@ def load_order(modules: dict[str, Path]) -> list[str]:
     def add(name: str) -> None:
         if name in order or name not in modules:
             return
-        depends = re.search(rb"\0depends=([^\0]*)", _module(modules[name]))
+        depends = re.search(rb"\0depends=([^\0]*)", unsigned(modules[name]))
         for needed in depends.group(1).decode().split(",") if depends else []:
             add(needed.replace("-", "_"))
         order.append(name)
@@ -181,7 +181,7 @@ def load_order(modules: dict[str, Path]) -> list[str]:
     return order
 
 
-def _module(path: Path) -> bytes:
+def unsigned(path: Path) -> bytes:
     """The module without its signature, whose check takes long under emulation."""
     data = path.read_bytes()
     plain = lzma.decompress(data) if path.suffix == ".xz" else data

@@ -11,7 +11,7 @@ from itertools import combinations, permutations
 import pytest
 
 from tests.rack import perftest
-from tests.rack.node import Node
+from tests.rack.node import LOGS, Node
 from tests.rack.rack import Rack
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -116,6 +116,17 @@ def test_the_checkout_is_on_every_node(rack2):
     here = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
 
     assert rack2.node(2).run([sys.executable, "-c", program], RUN_S).stdout == here != ""
+
+
+def test_a_changed_file_is_read_anew_when_told(rack2):
+    """What the host has written since a node read it is there after forget_files."""
+    file = LOGS / "changing.txt"
+    file.write_text("old")
+    assert rack2.node(1).run(["cat", str(file)], RUN_S).stdout == "old"
+    file.write_text("newer")
+    rack2.node(1).forget_files()
+    assert rack2.node(1).run(["cat", str(file)], RUN_S).stdout == "newer"
+    file.unlink()
 
 
 def test_a_command_that_cannot_start_says_so(rack2):
