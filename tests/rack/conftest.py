@@ -12,22 +12,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
-from tests.rack.images import Missing
+from tests.rack.images import Images, Missing, images
 from tests.rack.rack import Rack
+
+
+@pytest.fixture(scope="session")
+def kept_images() -> Images:
+    """What nodes boot; the first time on a machine it is fetched and built, which takes half a minute."""
+    try:
+        return images()
+    except Missing as missing:
+        return _leave_out(str(missing))
 
 
 @pytest.fixture(scope="session")
 def whole_rack(request: pytest.FixtureRequest) -> Iterator[Rack]:
     """Booted once: four nodes, or two where no selected test asks for more."""
+    request.getfixturevalue("kept_images")
     four = any("rack" in getattr(item, "fixturenames", ()) for item in request.session.items)
-    try:
-        rack = Rack(4 if four else 2)
-    except Missing as missing:
-        _leave_out(str(missing))
-    with rack:
+    with Rack(4 if four else 2) as rack:
         yield rack
     left = [node for node in rack.numbers if rack.node(node).alive]
     assert left == [], f"nodes {left} still run"
@@ -47,7 +54,7 @@ def rack2(whole_rack: Rack) -> Rack:
     return whole_rack
 
 
-def _leave_out(reason: str) -> None:
+def _leave_out(reason: str) -> NoReturn:
     if os.environ.get("STRICT", "") not in ("", "0"):
         pytest.fail(f"STRICT: {reason}")
     pytest.skip(reason)

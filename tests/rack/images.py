@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,7 @@ word() { sed "s/.*rack.$1=\([^ ]*\).*/\1/" /proc/cmdline; }
 exec chroot /node /bin/bash $(word script) $(word node) $(word python) $(word keys)
 """
 APT_S = 300
+LEFT_S = 3600
 _MAGIC = {b"\xfd7zXZ\x00": lzma.decompress, b"\x1f\x8b\x08": gzip.decompress}
 
 
@@ -74,6 +76,9 @@ def images() -> Images:
 def _cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tbkit" / "rack"
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("making-*"):  # by a build that was killed
+        if time.time() - left.stat().st_mtime > LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
     return folder
 
 
