@@ -76,7 +76,7 @@ class Pump:
         for descriptor in self._readers:
             self._watch(descriptor)
         for key, events in self._selector.select(timeout_s):
-            if events & selectors.EVENT_WRITE:
+            if events & selectors.EVENT_WRITE and key.fd in self._waiting:
                 self._write_some(key.fd)
             if events & selectors.EVENT_READ and key.fd in self._readers:
                 self._read_some(key.fd)

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,7 @@ word() { sed "s/.*rack.$1=\([^ ]*\).*/\1/" /proc/cmdline; }
 exec chroot /node /bin/bash $(word script) $(word node) $(word python) $(word keys)
 """
 APT_S = 300
+LEFT_S = 3600
 _MAGIC = {b"\xfd7zXZ\x00": lzma.decompress, b"\x1f\x8b\x08": gzip.decompress}
 
 
@@ -74,6 +76,9 @@ def images() -> Images:
 def _cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tbkit" / "rack"
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("making-*"):  # by a build that was killed
+        if time.time() - left.stat().st_mtime > LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
     return folder
 
 
@@ -152,7 +157,7 @@ def unpack_kernel(image: bytes) -> bytes:
 def _archive(unpacked: Path) -> Iterator[bytes]:
     """The initramfs as a cpio archive: busybox, the modules in their order, ``init``."""
     modules = {path.name.split(".")[0].replace("-", "_"): path for path in unpacked.rglob("*.ko*")}
-    files = {name: _module(modules[name]) for name in load_order(modules)}
+    files = {name: unsigned(modules[name]) for name in load_order(modules)}
     busybox = next(path for path in unpacked.rglob("busybox") if path.parent.name == "bin")
     for folder in ("bin", "modules", "proc", "sys", "dev", "host", "writable", "node"):
         yield _entry(folder, 0o040755)
@@ -171,7 +176,7 @@ def load_order(modules: dict[str, Path]) -> list[str]:
     def add(name: str) -> None:
         if name in order or name not in modules:
             return
-        depends = re.search(rb"\0depends=([^\0]*)", _module(modules[name]))
+        depends = re.search(rb"\0depends=([^\0]*)", unsigned(modules[name]))
         for needed in depends.group(1).decode().split(",") if depends else []:
             add(needed.replace("-", "_"))
         order.append(name)
@@ -181,7 +186,7 @@ def load_order(modules: dict[str, Path]) -> list[str]:
     return order
 
 
-def _module(path: Path) -> bytes:
+def unsigned(path: Path) -> bytes:
     """The module without its signature, whose check takes long under emulation."""
     data = path.read_bytes()
     plain = lzma.decompress(data) if path.suffix == ".xz" else data

@@ -74,8 +74,8 @@ class Node:
     ``cables``: the end of each cable by the peer's number; they are closed here once qemu has them.
     """
 
-    def __init__(self, number: int, cables: Mapping[int, End], images: Images) -> None:
-        self.number, self.images = number, images
+    def __init__(self, number: int, cables: Mapping[int, End], images: Images, processors: int = 1) -> None:
+        self.number, self.images, self.processors = number, images, processors
         self.log = LOGS / f"node-{number}.log"
         LOGS.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class Node:
             )
         for each in given:
             each.close()
-        self._monitor, self._wire = Monitor(monitor), Wire(wire, f"node{number}")
+        self._monitor, self._wire = Monitor(monitor), Wire(wire, f"node {number}")
 
     def _command(self, cables: Mapping[int, End], wire: int, monitor: int) -> list[str]:
         kernel = {"script": GUEST, "node": self.number, "python": sys.executable, "keys": self.images.keys}
@@ -105,7 +105,8 @@ class Node:
         # fmt: off
         command = [
             "qemu-system-x86_64", "-name", f"rack-{self.number}", "-machine", "pc", "-accel", "tcg,tb-size=256",
-            "-cpu", "max", "-m", str(MEMORY_MIB), "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot",
+            "-cpu", "max", "-m", str(MEMORY_MIB), "-smp", str(self.processors),
+            "-nodefaults", "-display", "none", "-no-reboot",
             "-serial", f"file:{self.log}", "-kernel", str(self.images.kernel), "-initrd", str(self.images.initramfs),
             "-append", f"{KERNEL_OPTIONS} {words}",
             "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
@@ -193,11 +194,15 @@ class Node:
         """Plug or unplug this node's end of the cable to ``peer``: the port sees it."""
         self._monitor.ask("set_link", name=f"cable{peer}", up=up)
 
-    def ssh(self) -> list[str]:
-        """The ssh command to this node, to which a command is added. A new connection takes seconds."""
+    def ssh_port(self) -> int:
+        """The port of 127.0.0.1 that leads to the node's sshd."""
         said = self._monitor.ask("human-monitor-command", **{"command-line": "info usernet"})
         port = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", said)
         assert port is not None, said
+        return int(port.group(1))
+
+    def ssh(self) -> list[str]:
+        """The ssh command to this node, to which a command is added. A new connection takes seconds."""
         # The node was made by this process and listens on this host alone: its key need not be known.
         options = (
             "StrictHostKeyChecking=no",
@@ -207,7 +212,7 @@ class Node:
         )
         words = [word for option in options for word in ("-o", option)]
         key = str(self.images.keys / "client")
-        return ["ssh", "-F", "none", "-i", key, "-p", port.group(1), *words, "root@127.0.0.1"]
+        return ["ssh", "-F", "none", "-i", key, "-p", str(self.ssh_port()), *words, "root@127.0.0.1"]
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

@@ -43,22 +43,36 @@ class Bandwidth(NamedTuple):
 
 
 def send_lat(
-    rack: Rack, server: int, client: int, message_bytes: int, iterations: int, inside: int | None = None
+    rack: Rack,
+    server: int,
+    client: int,
+    message_bytes: int,
+    iterations: int,
+    inside: int | None = None,
+    events: bool = False,
 ) -> Latency:
     """Half round trip between two nodes; both ends inside one where ``server == client``.
 
-    ``inside`` then names the peer whose device is used. RuntimeError with both outputs when it fails.
+    ``inside`` then names the peer whose device is used. Two ends that spin on one processor measure its time slices:
+    a rack with two processors a node, or ``events`` (each end sleeps until a message comes) gives the message's time.
+    RuntimeError with both outputs when it fails.
     """
-    options = ["-s", str(message_bytes), "-n", str(iterations)]
+    options = ["-s", str(message_bytes), "-n", str(iterations), *(["-e"] if events else [])]
     _, client_said = _pair(rack, "ib_send_lat", server, client, options, inside)
     return latency(client_said)
 
 
 def send_bw(
-    rack: Rack, server: int, client: int, message_bytes: int, iterations: int, inside: int | None = None
+    rack: Rack,
+    server: int,
+    client: int,
+    message_bytes: int,
+    iterations: int,
+    inside: int | None = None,
+    events: bool = False,
 ) -> Bandwidth:
     """One-way streaming as the server counts it: the client's figure leaves out what is still on the way."""
-    options = ["-s", str(message_bytes), "-n", str(iterations)]
+    options = ["-s", str(message_bytes), "-n", str(iterations), *(["-e"] if events else [])]
     server_said, _ = _pair(rack, "ib_send_bw", server, client, options, inside)
     return bandwidth(server_said)
 

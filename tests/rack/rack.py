@@ -45,11 +45,12 @@ class Socket:
 class Rack:
     """``size`` nodes, ready. images.Missing where this machine cannot have them; RackError if one does not come up.
 
-    Start it from the main thread: a node lives only as long as the thread that started it.
+    Start it from the main thread: a node lives only as long as the thread that started it. Two ``processors`` let
+    two programs inside one node spin at once; more of them than the host has cores gain nothing.
     """
 
-    def __init__(self, size: int) -> None:
-        self.numbers = tuple(range(1, size + 1))
+    def __init__(self, size: int, processors: int = 1) -> None:
+        self.numbers, self._processors = tuple(range(1, size + 1)), processors
         self._images = images()
         self._nodes: dict[int, Node] = {}
         self._sockets: dict[tuple[int, int], Socket] = {}
@@ -160,7 +161,7 @@ class Rack:
         for pairs in (self._pulled, self._losing):
             pairs -= {pair for pair in pairs if pair[0] >= first}
         for number in anew:
-            self._nodes[number] = Node(number, self._ends(number), self._images)
+            self._nodes[number] = Node(number, self._ends(number), self._images, self._processors)
         deadline = time.monotonic() + READY_S
         for number in anew:
             self.node(number).await_ready(deadline)

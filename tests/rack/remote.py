@@ -95,12 +95,12 @@ class Wire:
     def __init__(self, connection: socket.socket, name: str) -> None:
         self.ready, self.uptime_s = threading.Event(), float("nan")
         self.ended = threading.Event()
-        self._port = connection.detach()
+        self._name, self._port, self._lock = name, connection.detach(), threading.Lock()
         self._bell, self._ring = os.pipe()
         self._pump, self._frames = Pump(), channel.Frames()
         self._programs: dict[int, Process] = {}
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._count = 0
+        self._count, self._open = 0, True
         self._pump.read(self._port, self._hear)
         self._pump.read(self._bell, self._obey)
         self._thread = threading.Thread(target=self._carry, name=f"rack-{name}", daemon=True)
@@ -109,7 +109,12 @@ class Wire:
     def start(
         self, argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path = ROOT
     ) -> Process:
-        """Start a program on the node. One that cannot be started ends with 127 and the reason on stderr."""
+        """Start a program on the node. One that cannot be started ends with 127 and the reason on stderr.
+
+        ConnectionError when the node has ended.
+        """
+        if self.ended.is_set():
+            raise ConnectionError(f"{self._name} has ended: no program can be started on it")
         self._count += 1
         program = Process(self, self._count, argv)
         wanted = {"argv": program.args, "env": dict(env or {}), "cwd": str(cwd)}
@@ -127,13 +132,14 @@ class Wire:
 
     def close(self) -> None:
         """End the wire: the node powers off, programs end with -9."""
-        self._order(self.ended.set)
+        self._order(self._shut)
         self._thread.join(KILLED_S)
 
     def _order(self, order: Callable[[], None]) -> None:
-        self._orders.put(order)
-        if not self.ended.is_set():
-            os.write(self._ring, b"!")
+        with self._lock:
+            if not self.ended.is_set():
+                self._orders.put(order)
+                os.write(self._ring, b"!")
 
     def _obey(self, _: bytes) -> None:
         while not self._orders.empty():
@@ -157,7 +163,7 @@ class Wire:
 
     def _hear(self, data: bytes) -> None:
         if not data:
-            self.ended.set()
+            self._open = False
         for number, kind, payload in self._frames.feed(data):
             if kind == READY:
                 self.uptime_s = float(payload)
@@ -176,9 +182,16 @@ class Wire:
             self._end(program, STDIN)
             del self._programs[program._number]
 
+    def _shut(self) -> None:
+        self._open = False
+
     def _carry(self) -> None:
-        while not self.ended.is_set():
+        while self._open:
             self._pump.turn()
+        with self._lock:  # no order comes after this
+            self.ended.set()
+            self._obey(b"")
+            os.close(self._ring)
         for program in self._programs.values():
             for kind in (STDIN, STDOUT, STDERR):
                 self._end(program, kind)

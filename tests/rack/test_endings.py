@@ -34,6 +34,7 @@ def booting() -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
     pytest.fail("two nodes did not start")
 
 
+@pytest.mark.usefixtures("kept_images")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_nodes_end_with_the_process_that_started_them(how):
     """SIGKILL, or a Ctrl-C in the midst of booting: no qemu is left and no file of a cable."""

@@ -11,12 +11,13 @@ from itertools import combinations, permutations
 import pytest
 
 from tests.rack import perftest
-from tests.rack.node import Node
+from tests.rack.node import LOGS, Node
 from tests.rack.rack import Rack
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(240)]
 
-RUN_S = 30.0
+RUN_S = 60.0
+IMPORT_S = 150.0  # 14 to 58 s where others had both cores
 SILENT_S = 5
 CABLES = list(combinations(range(1, 5), 2))
 
@@ -67,9 +68,9 @@ def test_uc_messages_pass_over_every_cable(rack, low, high):
     assert 0 < found.min_us <= found.typical_us <= found.max_us
 
 
-def test_a_stream_of_64_kib_arrives_whole(rack):
+def test_a_stream_of_64_kib_arrives_whole(rack2):
     """ib_send_bw over UC ends and its server, the receiver, has counted it."""
-    found = perftest.send_bw(rack, 1, 2, message_bytes=1 << 16, iterations=200)
+    found = perftest.send_bw(rack2, 1, 2, message_bytes=1 << 16, iterations=200)
 
     assert (found.message_bytes, found.iterations) == (1 << 16, 200)
     assert found.average_bytes_per_s > 0
@@ -83,25 +84,25 @@ def test_both_ends_may_be_one_node(rack):
     assert found.typical_us > 0
 
 
-def test_a_program_keeps_its_streams(rack):
+def test_a_program_keeps_its_streams(rack2):
     """stdin and stdout of a program on a node stay connected, unbuffered; its end is seen, and kill ends it."""
     loop = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)\nprint('end')"
-    program = rack.node(1).start([sys.executable, "-c", loop])
+    program = rack2.node(1).start([sys.executable, "-c", loop])
     for word in (b"abc\n", b"tbkit\n"):
         program.stdin.write(word)
         assert program.stdout.read(100) == word.strip()[::-1] + b"\n"
     program.stdin.close()
     assert program.stdout.read(100) == b"end\n"
     assert program.wait(RUN_S) == 0
-    sleeper = rack.node(1).start(["sleep", "600"])
+    sleeper = rack2.node(1).start(["sleep", "600"])
     sleeper.kill()
     assert sleeper.wait(RUN_S) == -9
 
 
-def test_large_outputs_and_inputs_pass(rack):
+def test_large_outputs_and_inputs_pass(rack2):
     """16 MiB go through a program on a node and come back equal, while another one answers."""
     data = bytes(range(256)) * (1 << 14)
-    done = rack.node(2).run("sha256sum; head -c 4000000 /dev/zero | wc -c", RUN_S, data=data)
+    done = rack2.node(2).run("sha256sum; head -c 4000000 /dev/zero | wc -c", RUN_S, data=data)
 
     assert (
         done.stdout.split()[0]
@@ -110,26 +111,37 @@ def test_large_outputs_and_inputs_pass(rack):
     assert done.stdout.split()[-1] == "4000000"
 
 
-def test_the_checkout_is_on_every_node(rack):
+def test_the_checkout_is_on_every_node(rack2):
     """The host's Python and its packages, at the same paths."""
     program = "import numpy, tbkit; print(tbkit.__file__)"
     here = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
 
-    assert rack.node(4).run([sys.executable, "-c", program], RUN_S).stdout == here != ""
+    assert rack2.node(2).run([sys.executable, "-c", program], IMPORT_S).stdout == here != ""
 
 
-def test_a_command_that_cannot_start_says_so(rack):
+def test_a_changed_file_is_read_anew_when_told(rack2):
+    """What the host has written since a node read it is there after forget_files."""
+    file = LOGS / "changing.txt"
+    file.write_text("old")
+    assert rack2.node(1).run(["cat", str(file)], RUN_S).stdout == "old"
+    file.write_text("newer")
+    rack2.node(1).forget_files()
+    assert rack2.node(1).run(["cat", str(file)], RUN_S).stdout == "newer"
+    file.unlink()
+
+
+def test_a_command_that_cannot_start_says_so(rack2):
     """127 and the reason, as a shell has it; a command past its deadline is killed and named with its node."""
-    done = rack.node(1).run(["no-such-program"], RUN_S)
+    done = rack2.node(1).run(["no-such-program"], RUN_S)
     assert done.returncode == 127
     assert "no-such-program" in done.stderr
     with pytest.raises(subprocess.TimeoutExpired, match="node 1: sleep 600"):
-        rack.node(1).run(["sleep", "600"], 1.0)
+        rack2.node(1).run(["sleep", "600"], 1.0)
 
 
-def test_ssh_answers(rack):
+def test_ssh_answers(rack2):
     """A node is also a machine that is reached over ssh."""
-    done = subprocess.run([*rack.node(1).ssh(), "hostname"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*rack2.node(1).ssh(), "hostname"], capture_output=True, text=True, timeout=60)
 
     assert (done.stdout, done.stderr, done.returncode) == ("node1\n", "", 0)
 
@@ -147,16 +159,16 @@ def test_a_pulled_cable_is_silent_and_comes_back(rack):
     assert perftest.send_lat(rack, 1, 2, message_bytes=64, iterations=20).typical_us > 0
 
 
-def test_a_losing_cable_loses(rack):
+def test_a_losing_cable_loses(rack2):
     """Of 200 packets over a cable that loses half of them in each direction about a quarter come back."""
-    rack.lose(1, 2, percent=50)
-    said = rack.node(1).run(f"ping -q -i 0.01 -c 200 {rack.address(2, 1)}", RUN_S).stdout
-    rack.lose(1, 2, percent=0)
+    rack2.lose(1, 2, percent=50)
+    said = rack2.node(1).run(f"ping -q -i 0.01 -c 200 {rack2.address(2, 1)}", RUN_S).stdout
+    rack2.lose(1, 2, percent=0)
     back = re.search(r"(\d+) received", said)
 
     assert back is not None
     assert 20 <= int(back.group(1)) <= 80
-    assert answers(rack, 1, 2)
+    assert answers(rack2, 1, 2)
 
 
 def test_a_frozen_node_says_nothing_and_goes_on(rack):
