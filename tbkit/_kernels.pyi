@@ -1,7 +1,7 @@
 """The compiled module. Arrays are dense, row-major, with the buffer protocol: numpy or mlx. Times are in
 seconds unless the name says otherwise. Faults are raised as the classes of tbkit.errors."""
 
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, overload
 
 _A = TypeVar("_A")
 
@@ -9,10 +9,23 @@ class _Count(TypedDict):
     calls: int
     bytes: int
 
+class Mesh:
+    def __init__(
+        self, rank: int, nodes: list[str], cables: list[tuple[Any, ...]], silence_s: float, large_frames: int
+    ) -> None: ...
+    @property
+    def card(self) -> bytes: ...
+    def connect(self, cards: list[bytes], deadline_s: float) -> None: ...
+    def start(self, cards: list[bytes]) -> None: ...
+    def close(self) -> None: ...
+
 class Group:
+    @overload
     def __init__(
         self, name: str, rank: int, size: int, deadline_s: float = 30.0, policy: str = "auto"
     ) -> None: ...
+    @overload
+    def __init__(self, mesh: Mesh, name: str, deadline_s: float, policy: str) -> None: ...
     def all_reduce(
         self,
         x: Any,

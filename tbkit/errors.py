@@ -11,7 +11,9 @@
     │   ├── RankDied          a rank process ended; names the last operation
     │   └── DeadlinePassed    a call to a rank did not answer in time
     ├── FabricError           the channels between ranks
+    │   ├── LinkFailed        a cable, a queue pair or a connection did not come up
     │   ├── PeerDied          the process of a peer is gone
+    │   ├── PeerSilent        nothing is heard of a peer: frozen, ended, or its cable is pulled
     │   ├── FabricTimeout     a peer did not come to the operation in time
     │   ├── CorruptFrame      a frame has a wrong header, length or sequence
     │   └── BufferRejected    an array that cannot be sent or written as it is
@@ -95,8 +97,16 @@ class FabricError(TbkitError):
     """Something went wrong on the channels between ranks."""
 
 
+class LinkFailed(FabricError):
+    """What leads to another node did not come up; names the cable, the step and the system's error."""
+
+
 class PeerDied(FabricError):
     """The process of a peer is gone; names peer and operation."""
+
+
+class PeerSilent(FabricError):
+    """Nothing is heard any more of a peer on another node; names the node and the cable."""
 
 
 class FabricTimeout(FabricError):

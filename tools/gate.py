@@ -49,10 +49,13 @@ def pytest(options: list[str], strict: bool) -> tuple[int, str]:
 def selection() -> tuple[list[str], bool]:
     """pytest's options for this machine, and whether a group had to be left out."""
     options = [] if sys.platform == "darwin" else ["-m", "not mac"]
-    if reason := system.provide(system.CHROMIUM):
-        print(f"test: left out: {system.CHROMIUM.group} tests: {reason}", flush=True)
-        return [*options, "--ignore=tests/browser"], True
-    return options, False
+    left_out = False
+    for need, folder in ((system.CHROMIUM, "tests/browser"), (system.RACK, "tests/rack")):
+        if reason := system.provide(need):
+            print(f"test: left out: {need.group} tests: {reason}", flush=True)
+            options.append(f"--ignore={folder}")
+            left_out = True
+    return options, left_out
 
 
 def verdict(code: int, closing: str, left_out: bool, strict: bool) -> int:

@@ -17,12 +17,13 @@ LOG = Path("build/apt.log")
 
 
 class Need(NamedTuple):
-    """A program that a group of tests needs, and the Debian packages that bring it."""
+    """What a group of tests needs: any one of some programs, or all of them, and the Debian packages with it."""
 
     group: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
     remedy: str
+    all_of_them: bool = False
 
 
 CHROMIUM = Need(
@@ -32,6 +33,34 @@ CHROMIUM = Need(
     "install Chrome or Chromium",
 )
 OPEN_MPI = Need("Open MPI peer", ("mpirun",), ("openmpi-bin",), "install Open MPI")
+# dropbear-bin, because installing OpenSSH's server starts it.
+RACK = Need(
+    "rack",
+    (
+        "qemu-system-x86_64",
+        "setpriv",
+        "rdma",
+        "tc",
+        "ibv_devinfo",
+        "ib_send_lat",
+        "dropbear",
+        "ssh-keygen",
+        "ping",
+    ),
+    (
+        *(
+            "qemu-system-x86",
+            "util-linux",
+            "iproute2",
+            "ibverbs-providers",
+            "ibverbs-utils",
+            "libibverbs-dev",
+        ),
+        *("perftest", "dropbear-bin", "openssh-client", "iputils-ping"),
+    ),
+    "install qemu, perftest, ibverbs-utils, iproute2, dropbear and OpenSSH's client",
+    all_of_them=True,
+)
 
 
 def can_install() -> bool:
@@ -61,7 +90,8 @@ def provide(need: Need) -> str:
     """Make sure that the need is met; the empty string, or why it is not."""
 
     def found() -> bool:
-        return any(shutil.which(program) for program in need.programs)
+        enough = all if need.all_of_them else any
+        return enough(shutil.which(program) for program in need.programs)
 
     if found() or (apt_install(need.packages) and found()):
         return ""

@@ -28,7 +28,7 @@ int tb_send_start(tb_group *g, int to, uint32_t length, uint8_t **payload) {
     tb_channel *c = &g->to[to];
     c->length = length;
     if (!c->provider->ready(c)) {
-        int status = tb_wait(g, c);
+        int status = tb_wait(g, c, c->provider->ready);
         if (status != TB_OK)
             return status;
     }
@@ -50,7 +50,7 @@ int tb_recv_start(tb_group *g, int from, uint32_t length, const uint8_t **payloa
     tb_channel *c = &g->from[from];
     c->length = length;
     if (!c->provider->ready(c)) {
-        int status = tb_wait(g, c);
+        int status = tb_wait(g, c, c->provider->ready);
         if (status != TB_OK)
             return status;
     }

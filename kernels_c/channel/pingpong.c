@@ -68,6 +68,8 @@ static bool bare_rounds(_Atomic uint64_t *line, bool first, size_t iterations, d
 
 int tb_bare_pingpong(tb_group *g, int peer, size_t iterations, double *us, uint64_t timeout_ns) {
     int low = g->rank < peer ? g->rank : peer;
+    if (!(g->here >> peer & 1))
+        return TB_INVALID;
     _Atomic uint64_t *line = &g->header->control[low].bare;
     int status = tb_begin(g, TB_PINGPONG, peer, 8 * iterations, 1, timeout_ns);
     if (status != TB_OK)

@@ -21,7 +21,7 @@ static size_t lanes_at(void) { return round_up(sizeof(tb_header), PAGE); }
 
 static size_t slots_at(int size) { return round_up(lanes_at() + (size_t)size * size * sizeof(tb_lane), PAGE); }
 
-static uint32_t slot_bytes_for(int size) {
+uint32_t tb_segment_slot_bytes(int size) {
     uint32_t bytes = SLOT_MAX, channels = (uint32_t)(size > 1 ? size * (size - 1) : 1);
     while ((uint64_t)bytes * TB_SLOTS * channels > BUDGET)
         bytes /= 2;
@@ -68,8 +68,8 @@ static int map(tb_segment *segment, int fd, size_t bytes) {
     return 0;
 }
 
-static int initialise(tb_segment *segment, int fd, int size) {
-    uint32_t slot_bytes = slot_bytes_for(size);
+static int initialise(tb_segment *segment, int fd, int size, bool lanes) {
+    uint32_t slot_bytes = lanes ? tb_segment_slot_bytes(size) : 0;
     size_t bytes = segment_bytes(size, slot_bytes);
     int error = reserve(fd, bytes);
     if (!error)
@@ -132,7 +132,7 @@ static int full_name(char full[TB_NAME_MAX], const char *name) {
     return n < TB_NAME_MAX ? 0 : ENAMETOOLONG;
 }
 
-int tb_segment_open(tb_segment *segment, const char *name, int size, uint64_t deadline_ns) {
+int tb_segment_open(tb_segment *segment, const char *name, int size, bool lanes, uint64_t deadline_ns) {
     bool created = false;
     memset(segment, 0, sizeof *segment);
     segment->fd = -1;
@@ -141,7 +141,7 @@ int tb_segment_open(tb_segment *segment, const char *name, int size, uint64_t de
     int fd = open_name(segment->name, size > 0, &created, deadline_ns);
     if (fd < 0)
         return errno;
-    int error = created ? initialise(segment, fd, size) : await_initialised(segment, fd, deadline_ns);
+    int error = created ? initialise(segment, fd, size, lanes) : await_initialised(segment, fd, deadline_ns);
     if (!error)
         error = check(segment, size);
     if (!error)

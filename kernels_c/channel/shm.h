@@ -1,4 +1,5 @@
-/* The shared segment of a group on one node: header, one control block a rank, the channels' memory.
+/* The segment that the ranks of a node share: header, one control block a rank of the group, the memory of the
+ * channels between them. What it says of ranks on other nodes is written by the liveness thread (mesh/).
  *
  * Every rank opens the name with O_CREAT; the one that made it initialises it and publishes the magic.
  * Once all ranks are attached the name is unlinked, so that a crash leaves nothing behind. An observer
@@ -17,9 +18,10 @@
 #define TB_NAME_MAX 64
 #define TB_SLOTS 8 /* frames in flight a directed channel; divides 2^32 */
 #define TB_SEGMENT_MAGIC 0x74626b697431736eu
-#define TB_SEGMENT_VERSION 1
+#define TB_SEGMENT_VERSION 2
 
-enum tb_state { TB_FREE = 0, TB_JOINING = 1, TB_ATTACHED = 2, TB_LEFT = 3 };
+/* LOST: of another node, and its connection is closed or silent. */
+enum tb_state { TB_FREE = 0, TB_JOINING = 1, TB_ATTACHED = 2, TB_LEFT = 3, TB_LOST = 4 };
 
 typedef struct tb_control {
     /* Written by its rank at each operation: sequence << 24 | done << 16 | peer << 8 | kind. */
@@ -32,6 +34,7 @@ typedef struct tb_control {
     _Atomic uint32_t interrupt;
     _Atomic uint32_t state;
     _Atomic int32_t pid;
+    _Atomic uint32_t loss; /* of a lost rank: TB_PEER_DIED or TB_SILENT */
     alignas(TB_LINE) _Atomic uint64_t bare; /* the line of the bare ping-pong loop */
 } tb_control;
 
@@ -60,13 +63,14 @@ typedef struct tb_segment {
     char name[TB_NAME_MAX];
 } tb_segment;
 
+uint32_t tb_segment_slot_bytes(int size); /* of the lanes of a group of so many ranks */
 tb_lane *tb_segment_lane(const tb_header *header, int from, int to);
 uint8_t *tb_segment_slots(const tb_header *header, int from, int to);
 
 /* 0, or an errno: EINVAL a segment of another size or version, ENOSPC no room in shared memory,
  * ETIMEDOUT the magic did not come, ENAMETOOLONG, or what shm_open or mmap gave. */
-/* size 0: any, and the segment must be there already. */
-int tb_segment_open(tb_segment *segment, const char *name, int size, uint64_t deadline_ns);
+/* size 0: any, and the segment must be there already. Without lanes it has the control blocks alone. */
+int tb_segment_open(tb_segment *segment, const char *name, int size, bool lanes, uint64_t deadline_ns);
 int tb_segment_map_fd(tb_segment *segment, int fd);
 void tb_segment_unlink(tb_segment *segment);
 void tb_segment_close(tb_segment *segment);

@@ -6,7 +6,6 @@
 #include "group.h"
 
 #define DIRECT_MAX_BYTES 8192 /* above, with three ranks or more, the owner's way moves fewer bytes */
-#define CHUNK_MIN 4096u       /* a frame of the pipelined way */
 
 typedef struct job {
     tb_group *g;
@@ -51,9 +50,9 @@ static int reduce_frame(const job *j, size_t at, size_t bytes) {
 
 /* Frames small enough that several are under way, large enough that their heads do not count. */
 static size_t chunk_for(const job *j) {
-    size_t frame = j->g->header->slot_bytes, chunk = frame;
-    while (chunk > CHUNK_MIN && chunk * 4 > j->bytes)
-        chunk /= 2;
+    size_t chunk = j->g->frame_bytes;
+    while (chunk > j->g->least_bytes && chunk * 4 > j->bytes)
+        chunk = chunk / 2 & ~(size_t)63;
     return chunk;
 }
 
@@ -111,7 +110,7 @@ static int collect_results(const job *j, size_t chunk, size_t round) {
 /* Three stages, each a round behind the one before. Rounds of one channel keep their order, and the slowest
  * rank always finds credits, because no rank is more than three frames ahead of what it has read. */
 static int scatter(const job *j) {
-    size_t chunk = j->g->header->slot_bytes / 2, whole = chunk * (size_t)j->g->size;
+    size_t half = j->g->frame_bytes / 2, chunk = half < j->g->least_bytes ? j->g->frame_bytes : half, whole = chunk * (size_t)j->g->size;
     size_t rounds = j->bytes ? (j->bytes + whole - 1) / whole : 1;
     int status = TB_OK;
     for (size_t t = 0; t < rounds + 2 && status == TB_OK; t++) {

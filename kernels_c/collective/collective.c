@@ -36,7 +36,7 @@ static int to_all(tb_group *g, const uint8_t *data, size_t bytes) {
 }
 
 static int broadcast_frames(tb_group *g, uint8_t *data, size_t bytes, int root) {
-    size_t at = 0, frame = g->header->slot_bytes;
+    size_t at = 0, frame = g->frame_bytes;
     int status;
     do {
         size_t n = smaller(bytes - at, frame);
@@ -53,7 +53,7 @@ int tb_broadcast(tb_group *g, void *data, size_t bytes, int root, uint64_t timeo
 
 /* One frame ahead of what is read, so that ranks copy out while others copy in. */
 static int gather_frames(tb_group *g, const uint8_t *in, uint8_t *out, size_t bytes) {
-    size_t frame = g->header->slot_bytes, frames = bytes ? (bytes + frame - 1) / frame : 1;
+    size_t frame = g->frame_bytes, frames = bytes ? (bytes + frame - 1) / frame : 1;
     int status = TB_OK;
     for (size_t f = 0; f <= frames; f++) {
         if (f < frames)

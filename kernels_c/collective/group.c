@@ -6,15 +6,17 @@
 
 #include "clock.h"
 #include "heartbeat.h"
+#include "mesh.h"
 #include "process.h"
 
 #define NAP_NS 200000
+#define LEAST_SHM_BYTES 4096 /* a frame of a pipeline within one node */
 #define LOOK_EVERY 50 /* naps between two looks at the others and at signals */
 
-static uint32_t not_attached(const tb_header *h) {
+static uint32_t not_attached(const tb_header *h, uint32_t here) {
     uint32_t absent = 0;
     for (uint32_t r = 0; r < h->size; r++)
-        if (atomic_load(&h->control[r].state) < TB_ATTACHED)
+        if (here >> r & 1 && atomic_load(&h->control[r].state) < TB_ATTACHED)
             absent |= 1u << r;
     return absent;
 }
@@ -22,7 +24,7 @@ static uint32_t not_attached(const tb_header *h) {
 static int lost_in_join(const tb_group *g) {
     for (int r = 0; r < g->size; r++) {
         const tb_control *c = &g->header->control[r];
-        uint32_t state = atomic_load(&c->state);
+        uint32_t state = g->here >> r & 1 ? atomic_load(&c->state) : TB_FREE;
         if (state == TB_LEFT || (state == TB_ATTACHED && tb_process_gone(atomic_load(&c->pid), -1)))
             return r;
     }
@@ -39,12 +41,15 @@ static int settle(tb_group *g, tb_fault fault) {
     if (fault.status == TB_SIGNAL)
         fault.status = TB_INTERRUPTED;
     atomic_compare_exchange_strong(&g->header->broken, &whole, tb_fault_pack(&fault));
+    if (g->mesh)
+        tb_mesh_tell(g->mesh);
     return g->fault.status;
 }
 
 static int await_all(tb_group *g, uint64_t deadline_ns) {
     tb_header *h = g->header;
-    for (int nap = 0; atomic_load_explicit(&h->attached, memory_order_acquire) < h->size; nap++) {
+    uint32_t ranks = (uint32_t)__builtin_popcount(g->here);
+    for (int nap = 0; atomic_load_explicit(&h->attached, memory_order_acquire) < ranks; nap++) {
         uint64_t broken = atomic_load(&h->broken);
         if (broken) {
             tb_fault_unpack(broken, &g->fault);
@@ -55,7 +60,7 @@ static int await_all(tb_group *g, uint64_t deadline_ns) {
             return settle(g, (tb_fault){.status = TB_PEER_DIED, .peer = lost, .by = g->rank});
         if (tb_now_ns() > deadline_ns)
             return settle(g, (tb_fault){.status = TB_TIMEOUT, .peer = TB_NO_PEER, .by = g->rank,
-                                        .absent = not_attached(h)});
+                                        .absent = not_attached(h, g->here)});
         if (nap % LOOK_EVERY == 0 && g->hooks.tick && g->hooks.tick(g->hooks.context))
             return settle(g, (tb_fault){.status = TB_SIGNAL, .peer = TB_NO_PEER, .by = g->rank});
         tb_sleep_ns(NAP_NS);
@@ -66,7 +71,7 @@ static int await_all(tb_group *g, uint64_t deadline_ns) {
 static void connect_peers(tb_group *g) {
     for (int r = 0; r < g->size; r++) {
         g->watch[r] = -1;
-        if (r == g->rank)
+        if (r == g->rank || !(g->here >> r & 1))
             continue;
         g->pid[r] = atomic_load(&g->header->control[r].pid);
         if (g->pid[r] != (int32_t)getpid())
@@ -92,6 +97,8 @@ static int attach(tb_group *g, tb_header *header, int rank, uint64_t deadline_ns
     g->own = &header->control[rank];
     g->rank = rank;
     g->size = (int)header->size;
+    g->frame_bytes = header->slot_bytes;
+    g->least_bytes = LEAST_SHM_BYTES;
     g->kind = TB_JOIN;
     g->peer = TB_NO_PEER;
     g->start_ns = tb_now_ns();
@@ -108,20 +115,30 @@ static int attach(tb_group *g, tb_header *header, int rank, uint64_t deadline_ns
     return status;
 }
 
+static uint32_t everyone(int size) { return (uint32_t)((1ull << size) - 1); }
+
 int tb_group_attach(tb_group *g, tb_header *header, int rank, uint64_t deadline_ns) {
     int error = 0;
     memset(g, 0, sizeof *g);
     g->segment.fd = -1;
     g->waiting.policy = TB_AUTO;
     g->waiting.oversubscribed = (int)header->size > tb_cores_free();
+    g->here = everyone((int)header->size);
     return attach(g, header, rank, deadline_ns, &error);
 }
 
 int tb_group_join(tb_group *g, const char *name, int rank, int size, uint64_t deadline_ns, int *error) {
-    *error = tb_segment_open(&g->segment, name, size, deadline_ns);
+    return tb_group_join_node(g, name, rank, size, everyone(size), deadline_ns, error);
+}
+
+int tb_group_join_node(tb_group *g, const char *name, int rank, int size, uint32_t here, uint64_t deadline_ns,
+                       int *error) {
+    int ranks = __builtin_popcount(here);
+    *error = tb_segment_open(&g->segment, name, size, ranks > 1 || size == 1, deadline_ns);
     if (*error)
         return TB_INVALID;
-    g->waiting.oversubscribed = size > tb_cores_free();
+    g->here = here;
+    g->waiting.oversubscribed = ranks > tb_cores_free();
     int status = attach(g, g->segment.header, rank, deadline_ns, error);
     if (*error == 0)
         tb_segment_unlink(&g->segment);
@@ -137,6 +154,8 @@ int tb_group_join(tb_group *g, const char *name, int rank, int size, uint64_t de
 void tb_group_close(tb_group *g) {
     if (!g->header)
         return;
+    tb_mesh_free(g->mesh);
+    g->mesh = NULL;
     tb_heartbeat_touch(&g->own->heartbeat_ns, false);
     /* A forked child has the handle too, and leaves for nobody. */
     if (atomic_load(&g->own->pid) == (int32_t)getpid())
@@ -187,7 +206,20 @@ int tb_begin(tb_group *g, enum tb_kind kind, int peer, uint64_t bytes, unsigned 
     return __builtin_expect(broken || interrupted, 0) ? refuse(g) : TB_OK;
 }
 
+/* Frames that would move at the next call only: nobody waits for that call but their receiver. */
+static int flush(tb_group *g) {
+    int status = TB_OK;
+    for (int r = 0; r < g->size && status == TB_OK; r++) {
+        tb_channel *c = &g->to[r];
+        if (c->provider && c->provider->flushed && !c->provider->flushed(c))
+            status = tb_wait(g, c, c->provider->flushed);
+    }
+    return status;
+}
+
 int tb_end(tb_group *g, int status) {
+    if (g->mesh && status == TB_OK)
+        status = flush(g);
     if (__builtin_expect(status == TB_OK, 1)) {
         g->counts[g->kind].calls++;
         g->counts[g->kind].bytes += g->bytes;

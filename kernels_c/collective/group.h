@@ -8,10 +8,16 @@
 #include "shm.h"
 #include "wait.h"
 
+struct tb_mesh;
+
 struct tb_group {
     tb_header *header;
     tb_control *own;
     int rank, size;
+    uint32_t here;           /* bit r: rank r is on this node, and the segment is shared with it */
+    uint32_t frame_bytes;    /* the longest payload that every channel of every rank takes; a multiple of 64 */
+    uint32_t least_bytes;    /* a shorter frame costs as much: chunks of a pipeline are not cut below it */
+    struct tb_mesh *mesh;    /* what leads to ranks on other nodes; NULL: all are here */
     tb_channel to[TB_MAX_RANKS], from[TB_MAX_RANKS];
     tb_waiting waiting;
     tb_hooks hooks;
@@ -33,6 +39,9 @@ struct tb_group {
 int tb_group_join(tb_group *group, const char *name, int rank, int size, uint64_t deadline_ns, int *error);
 /* The same on a segment that is mapped already (threads of one process in tests). */
 int tb_group_attach(tb_group *group, tb_header *header, int rank, uint64_t deadline_ns);
+/* The ranks of one node, of a group over several: shared memory to those that are `here`, no channel yet to others. */
+int tb_group_join_node(tb_group *group, const char *name, int rank, int size, uint32_t here, uint64_t deadline_ns,
+                       int *error);
 void tb_group_close(tb_group *group);
 
 /* Around each operation. begin: TB_OK, or TB_BROKEN/TB_INTERRUPTED with the fault filled in. end: records the

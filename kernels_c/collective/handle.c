@@ -64,7 +64,7 @@ void tb_handle_block(tb_group *g) {
 
 tb_observer *tb_observer_open(const char *name, int size, uint64_t timeout_ns, int *error) {
     tb_observer *o = calloc(1, sizeof *o);
-    *error = o ? tb_segment_open(&o->segment, name, size, tb_now_ns() + timeout_ns) : ENOMEM;
+    *error = o ? tb_segment_open(&o->segment, name, size, true, tb_now_ns() + timeout_ns) : ENOMEM;
     if (!*error)
         return o;
     free(o);

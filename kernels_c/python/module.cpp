@@ -14,6 +14,7 @@ extern "C" {
 #include "process.h"
 }
 #include "pygroup.hpp"
+#include "pymesh.hpp"
 
 using namespace nb::literals;
 using namespace tbkit;
@@ -245,6 +246,8 @@ void bind_group(nb::module_ &m) {
     nb::class_<Group>(m, "Group")
         .def(nb::init<const std::string &, int, int, double, const char *>(), "name"_a, "rank"_a, "size"_a,
              "deadline_s"_a = 30.0, "policy"_a = "auto")
+        .def(nb::init<Mesh &, const std::string &, double, const char *>(), "mesh"_a, "name"_a, "deadline_s"_a,
+             "policy"_a)
         .def("all_reduce", all_reduce, "x"_a, "out"_a = none, "op"_a = "sum", nb::kw_only(), "algorithm"_a = "auto",
              "dtype"_a = none, "deadline_s"_a = none)
         .def("all_gather", all_gather, "x"_a, "out"_a = none, nb::kw_only(), "deadline_s"_a = none)
@@ -268,6 +271,16 @@ void bind_group(nb::module_ &m) {
         .def_prop_ro("deadline_s", &Group::deadline_s);
 }
 
+void bind_mesh(nb::module_ &m) {
+    nb::class_<Mesh>(m, "Mesh")
+        .def(nb::init<int, const nb::list &, const nb::list &, double, uint32_t>(), "rank"_a, "nodes"_a, "cables"_a,
+             "silence_s"_a, "large_frames"_a)
+        .def_prop_ro("card", &Mesh::card)
+        .def("connect", &Mesh::connect, "cards"_a, "deadline_s"_a)
+        .def("start", &Mesh::start, "cards"_a)
+        .def("close", &Mesh::close);
+}
+
 void bind_observer(nb::module_ &m) {
     nb::class_<Observer>(m, "Observer")
         .def(nb::init<const std::string &, int, double>(), "name"_a, "size"_a, "deadline_s"_a)
@@ -284,6 +297,7 @@ void bind_observer(nb::module_ &m) {
 
 NB_MODULE(_kernels, m) {
     nb::set_leak_warnings(false);  // a group alive at exit is closed by the system with its process
+    bind_mesh(m);
     bind_group(m);
     bind_observer(m);
     m.def("start_heartbeat", start_heartbeat, "fd"_a, "interval_s"_a, "watch_fd"_a = nb::none(), "grace_s"_a = 2.0,

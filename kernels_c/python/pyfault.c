@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "group.h"
+#include "mesh.h"
 
 static void raise_with(const char *type, const char *subject, const char *rule, const char *got, const char *remedy,
                        PyObject *facts) {
@@ -54,26 +55,41 @@ static const char *type_of(int status) {
     switch (status) {
     case TB_TIMEOUT: return "FabricTimeout";
     case TB_PEER_DIED: return "PeerDied";
+    case TB_SILENT: return "PeerSilent";
     case TB_CORRUPT: return "CorruptFrame";
     case TB_INTERRUPTED: return "Interrupted";
     default: return "FabricError";
     }
 }
 
-static void describe(const tb_fault *f, char *rule, size_t rule_room, char *got, size_t got_room) {
-    char ranks[80];
+/* Of a group over several nodes: the node of the peer, and what leads to it. */
+static void link_words(const tb_group *g, const tb_fault *f, char *text, size_t room) {
+    text[0] = 0;
+    if (g->mesh && f->peer != TB_NO_PEER && f->by < g->size)
+        tb_mesh_words(g->mesh, f->by, f->peer, text, room);
+}
+
+static void describe(const tb_group *g, const tb_fault *f, char *rule, size_t rule_room, char *got, size_t got_room) {
+    char ranks[80], link[300];
     rank_words(ranks, sizeof ranks, f->absent);
+    link_words(g, f, link, sizeof link);
     switch (f->status) {
     case TB_TIMEOUT:
         snprintf(rule, rule_room, "every rank must come to %s before the deadline", tb_kind_name(f->kind));
-        snprintf(got, got_room, "nothing from rank %s in %.3f s", ranks, (double)f->elapsed_ns * 1e-9);
+        snprintf(got, got_room, "nothing from rank %s in %.3f s%s%s", ranks, (double)f->elapsed_ns * 1e-9,
+                 link[0] ? "; waited for it" : "", link);
+        break;
+    case TB_SILENT:
+        snprintf(rule, rule_room, "%s needs its peers to be heard of", tb_kind_name(f->kind));
+        snprintf(got, got_room, "nothing any more from rank %d%s: it is frozen or ended, or the cable is pulled",
+                 f->peer, link);
         break;
     case TB_PEER_DIED:
         snprintf(rule, rule_room, "%s needs its peers alive", tb_kind_name(f->kind));
-        snprintf(got, got_room, "the process of rank %d ended or left the group", f->peer);
+        snprintf(got, got_room, "the process of rank %d ended or left the group%s", f->peer, link);
         break;
     case TB_CORRUPT:
-        snprintf(rule, rule_room, "the next frame from rank %d must be: %s", f->peer,
+        snprintf(rule, rule_room, "the next frame from rank %d%s must be: %s", f->peer, link,
                  f->wanted[0] ? f->wanted : "whole");
         snprintf(got, got_room, "%s", f->got[0] ? f->got : "another one");
         break;
@@ -90,6 +106,7 @@ static void describe(const tb_fault *f, char *rule, size_t rule_room, char *got,
 static const char *remedy_of(int status) {
     switch (status) {
     case TB_TIMEOUT: return "Call it on all ranks, or raise deadline_s; then form a new group";
+    case TB_SILENT: return "Look at that node and its cable; then form a new group among those that are left";
     case TB_CORRUPT:
         return "Call the same operations with the same sizes in the same order on all ranks, in a new group";
     default: return "Form a new group";
@@ -98,7 +115,7 @@ static const char *remedy_of(int status) {
 
 void tb_raise_fault(const tb_group *g, int status, const char *name) {
     const tb_fault *f = &g->fault;
-    char subject[160], rule[300], got[420];
+    char subject[160], rule[500], got[600];
     if (status == TB_SIGNAL && PyErr_Occurred())
         return;
     if (status == TB_BROKEN) {
@@ -108,13 +125,29 @@ void tb_raise_fault(const tb_group *g, int status, const char *name) {
     } else {
         snprintf(subject, sizeof subject, "%s number %llu on rank %d", tb_kind_name(f->kind),
                  (unsigned long long)f->sequence, g->rank);
-        describe(f, rule, sizeof rule, got, sizeof got);
+        describe(g, f, rule, sizeof rule, got, sizeof got);
         if (f->by != g->rank)
             snprintf(got + strlen(got), sizeof got - strlen(got), ", as rank %d found", f->by);
     }
     PyObject *facts = facts_of(g, f);
     if (facts)
         raise_with(type_of(status), subject, rule, got, remedy_of(status), facts);
+    Py_XDECREF(facts);
+}
+
+static const char *mesh_remedy(const char *step) {
+    if (strcmp(step, "listen") == 0)
+        return "Write the addresses that each node has on its cables (ifconfig, ip addr) into the cabling";
+    if (strcmp(step, "dial") == 0 || strcmp(step, "accept") == 0 || strcmp(step, "answer") == 0)
+        return "Start all ranks of the group, and look whether the cable is up and the addresses face each other";
+    return strcmp(step, "card") == 0 ? "Make tbkit and the cabling the same on all nodes" : "";
+}
+
+void tb_raise_mesh(const tb_mesh_error *e, const char *subject) {
+    PyObject *peer = e->peer == TB_NO_PEER ? Py_NewRef(Py_None) : PyLong_FromLong(e->peer);
+    PyObject *facts = Py_BuildValue("{s:N,s:s,s:i}", "peer", peer, "step", e->step, "errno", e->error);
+    if (facts)
+        raise_with("LinkFailed", subject, e->rule, e->got, mesh_remedy(e->step), facts);
     Py_XDECREF(facts);
 }
 

@@ -14,6 +14,9 @@ struct tb_group;
 void tb_raise(const char *type, const char *subject, const char *rule, const char *got, const char *remedy);
 /* The group's last fault; `name` is the group's. With TB_SIGNAL the error is set already. */
 void tb_raise_fault(const struct tb_group *group, int status, const char *name);
+struct tb_mesh_error;
+/* A mesh did not come up; `subject` names the cable or the peer. */
+void tb_raise_mesh(const struct tb_mesh_error *error, const char *subject);
 void tb_raise_join(const char *name, int size, int error);
 
 #ifdef __cplusplus

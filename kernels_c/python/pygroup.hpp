@@ -10,6 +10,7 @@
 
 extern "C" {
 #include "handle.h"
+#include "mesh.h"
 }
 #include "pybuffer.h"
 #include "pyfault.h"
@@ -87,21 +88,19 @@ public:
         if (size < 1 || size > 16 || rank < 0 || rank >= size)
             fail("UsageError", "group " + name, "a group has 1 to 16 ranks, counted from 0",
                  "rank " + std::to_string(rank) + " of " + std::to_string(size), "");
-        int chosen = choice(policy, {"spin", "yield", "futex", "auto"}, "policy", "spin, yield, futex or auto");
-        int status = TB_OK, error = 0;
-        Gil::let_go(&gil_);
-        tb_hooks hooks{&gil_, Gil::let_go, Gil::tick};
-        group_ = tb_handle_join(name.c_str(), rank, size, timeout_ns_, hooks, &status, &error);
-        gil_.take();
-        if (!group_)
-            throw std::bad_alloc();
-        if (status == TB_OK) {
-            tb_handle_policy(group_, static_cast<tb_policy>(chosen));
-            return;
-        }
-        error ? tb_raise_join(name.c_str(), size, error) : tb_raise_fault(group_, status, name.c_str());
-        tb_handle_free(group_);
-        throw nb::python_error();
+        form(policy, [&](tb_hooks hooks, int *status, int *error) {
+            return tb_handle_join(name.c_str(), rank, size, timeout_ns_, hooks, status, error);
+        });
+    }
+    // Over a mesh that has been started, which then belongs to the group.
+    template <class Mesh>
+    Group(Mesh &mesh, const std::string &name, double deadline_s, const char *policy)
+        : name_(name), rank_(mesh.rank()), size_(mesh.size()), timeout_ns_(nanoseconds(deadline_s)) {
+        auto *whole = mesh.whole();
+        form(policy, [&](tb_hooks hooks, int *status, int *error) {
+            return tb_mesh_group(whole, timeout_ns_, hooks, status, error);
+        });
+        mesh.given();
     }
     Group(const Group &) = delete;
     ~Group() { tb_handle_free(group_); }
@@ -151,6 +150,23 @@ public:
     double deadline_s() const { return static_cast<double>(timeout_ns_) * 1e-9; }
 
 private:
+    template <class Join> void form(const char *policy, Join join) {
+        int chosen = choice(policy, {"spin", "yield", "futex", "auto"}, "policy", "spin, yield, futex or auto");
+        int status = TB_OK, error = 0;
+        Gil::let_go(&gil_);
+        group_ = join(tb_hooks{&gil_, Gil::let_go, Gil::tick}, &status, &error);
+        gil_.take();
+        if (!group_)
+            throw std::bad_alloc();
+        if (status == TB_OK) {
+            tb_handle_policy(group_, static_cast<tb_policy>(chosen));
+            return;
+        }
+        error ? tb_raise_join(name_.c_str(), size_, error) : tb_raise_fault(group_, status, name_.c_str());
+        tb_handle_free(group_);
+        throw nb::python_error();
+    }
+
     [[noreturn]] void refuse() const {
         if (busy_)
             fail("FabricError", "group " + name_, "one thread at a time calls a group", "a call while another waits",

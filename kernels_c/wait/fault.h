@@ -8,6 +8,7 @@ enum tb_status {
     TB_OK = 0,
     TB_TIMEOUT,     /* a peer did not come before the deadline */
     TB_PEER_DIED,   /* the process of a peer is gone, or it closed the group */
+    TB_SILENT,      /* a peer on another node has not been heard of: frozen, ended, or its cable is pulled */
     TB_CORRUPT,     /* a frame with a wrong header, or of another operation */
     TB_INTERRUPTED, /* the interrupt flag of this rank was set */
     TB_SIGNAL,      /* the tick hook asked to stop: the caller has its own error ready */

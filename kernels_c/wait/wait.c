@@ -4,6 +4,7 @@
 #include "futex.h"
 #include "group.h"
 #include "process.h"
+#include "progress.h"
 
 #define POLLS 64             /* between two readings of the clock */
 #define PAUSE_AFTER_NS 2000  /* the first polls are bare: a pause costs more than a frame's way */
@@ -29,36 +30,50 @@ static int fail(tb_group *g, int status, int peer) {
     return status;
 }
 
+/* TB_OK, or how a rank was lost that has not left in order. */
+static int loss_of(const tb_group *g, int rank, uint32_t state) {
+    if (g->here >> rank & 1)
+        return tb_process_gone(g->pid[rank], g->watch[rank]) ? TB_PEER_DIED : TB_OK;
+    return state == TB_LOST ? (int)atomic_load(&g->header->control[rank].loss) : TB_OK;
+}
+
 /* A rank that left or died ends a collective; between two ranks only the one that is waited for matters. */
-static int dead_peer(const tb_group *g, int awaited) {
+static int check_peers(tb_group *g, int awaited) {
     bool pairwise = g->kind >= TB_SEND;
     for (int k = 0; k < g->size; k++) {
         int r = (awaited + k) % g->size;
         if (r == g->rank || (pairwise && r != awaited))
             continue;
-        bool left = atomic_load(&g->header->control[r].state) == TB_LEFT;
-        if (left ? r == awaited : tb_process_gone(g->pid[r], g->watch[r]))
-            return r;
+        uint32_t state = atomic_load(&g->header->control[r].state);
+        if (state == TB_LEFT && r == awaited)
+            return fail(g, TB_PEER_DIED, r);
+        int loss = state == TB_LEFT ? TB_OK : loss_of(g, r, state);
+        if (loss != TB_OK)
+            return fail(g, loss, r);
     }
-    return -1;
+    return TB_OK;
+}
+
+static bool is_broken(tb_group *g) {
+    uint64_t broken = atomic_load(&g->header->broken);
+    if (broken)
+        tb_fault_unpack(broken, &g->fault);
+    return broken != 0;
 }
 
 static int look_around(tb_group *g, int awaited, tb_spell *s, uint64_t now) {
     if (atomic_load_explicit(&g->own->interrupt, memory_order_relaxed))
         return fail(g, TB_INTERRUPTED, TB_NO_PEER);
-    uint64_t broken = atomic_load_explicit(&g->header->broken, memory_order_relaxed);
-    if (broken) {
-        tb_fault_unpack(broken, &g->fault);
+    if (is_broken(g))
         return g->fault.status;
-    }
     if (now > g->deadline_ns)
         return fail(g, TB_TIMEOUT, awaited);
     if (now - s->alive_ns > ALIVE_EVERY_NS) {
         s->alive_ns = now;
         atomic_store_explicit(&g->own->heartbeat_ns, now, memory_order_relaxed);
-        int dead = dead_peer(g, awaited);
-        if (dead >= 0)
-            return fail(g, TB_PEER_DIED, dead);
+        int status = check_peers(g, awaited);
+        if (status != TB_OK)
+            return is_broken(g) ? g->fault.status : status; /* who met a fault tells of it, and leaves then */
     }
     if (now - s->tick_ns > TICK_EVERY_NS && g->hooks.tick) {
         s->tick_ns = now;
@@ -82,19 +97,19 @@ static int phase_for(const tb_waiting *w, uint64_t waited_ns) {
 static void sleep_for(tb_group *g, tb_channel *c, tb_spell *s) {
     tb_watch watch = c->provider->watch(c);
     s->sleep_ns = s->sleep_ns == 0 ? SLEEP_FIRST_NS : s->sleep_ns * 2 < SLEEP_MAX_NS ? s->sleep_ns * 2 : SLEEP_MAX_NS;
-    atomic_store(&g->own->sleeping, (uint32_t)c->peer + 1);
-    if (c->provider->ready(c))
+    if (g->mesh) {
+        tb_sleep_on_links(g, watch, s->sleep_ns);
         return;
-    if (watch.word)
+    }
+    atomic_store(&g->own->sleeping, (uint32_t)c->peer + 1);
+    if (!c->provider->ready(c))
         tb_futex_wait(watch.word, watch.old, s->sleep_ns);
-    else
-        tb_sleep_ns(50000);
 }
 
-static bool poll(tb_channel *c, const tb_spell *s, uint64_t waited_ns) {
+static bool poll(tb_channel *c, bool (*done)(tb_channel *), const tb_spell *s, uint64_t waited_ns) {
     int polls = s->phase == SPINNING ? POLLS : 1;
     for (int i = 0; i < polls; i++) {
-        if (c->provider->ready(c))
+        if (done(c))
             return true;
         if (waited_ns > PAUSE_AFTER_NS)
             tb_pause();
@@ -113,7 +128,9 @@ static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
         if (g->hooks.before_block)
             g->hooks.before_block(g->hooks.context);
     }
-    int status = look_around(g, c->peer, s, now);
+    int status = g->mesh ? tb_progress(g, c->peer) : TB_OK;
+    if (status == TB_OK)
+        status = look_around(g, c->peer, s, now);
     if (status != TB_OK)
         return status;
     s->phase = phase_for(&g->waiting, waited);
@@ -124,11 +141,11 @@ static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
     return TB_OK;
 }
 
-int tb_wait(tb_group *g, tb_channel *c) {
+int tb_wait(tb_group *g, tb_channel *c, bool (*done)(tb_channel *)) {
     tb_spell s = {0};
     int status = TB_OK;
     uint64_t now = 0;
-    while (status == TB_OK && !poll(c, &s, now - s.began_ns)) {
+    while (status == TB_OK && !poll(c, done, &s, now - s.began_ns)) {
         now = tb_now_ns();
         if (s.began_ns == 0)
             s.began_ns = s.alive_ns = s.tick_ns = now;
@@ -138,6 +155,6 @@ int tb_wait(tb_group *g, tb_channel *c) {
         atomic_store_explicit(&g->own->sleeping, 0, memory_order_relaxed);
     g->waiting.last_ns = now - s.began_ns;
     /* What the dead left behind still counts: a rank may send its last frame and end. */
-    bool lost = status == TB_PEER_DIED || status == TB_TIMEOUT;
-    return lost && c->provider->ready(c) ? TB_OK : status;
+    bool lost = status == TB_PEER_DIED || status == TB_SILENT || status == TB_TIMEOUT;
+    return lost && done(c) ? TB_OK : status;
 }

@@ -16,7 +16,8 @@ typedef struct tb_waiting {
     uint64_t last_ns;    /* length of the last wait */
 } tb_waiting;
 
-/* Until the channel is ready: TB_OK, or a status of fault.h with the group's fault filled in. */
-int tb_wait(struct tb_group *group, struct tb_channel *channel);
+/* Until `done` says so of the channel: TB_OK, or a status of fault.h with the group's fault filled in. Frames of
+ * the group's other channels are moved meanwhile. */
+int tb_wait(struct tb_group *group, struct tb_channel *channel, bool (*done)(struct tb_channel *));
 
 #endif

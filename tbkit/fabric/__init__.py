@@ -8,11 +8,34 @@ outside.
     group.all_reduce(x, out=x)         # in place
     group.barrier()
     group.close()
+
+On one node ``join`` suffices; over several, ``form`` takes a :class:`Cabling` and a way to exchange cards.
 """
 
 from __future__ import annotations
 
+from tbkit.fabric.cabling import Cable, Cabling, End, Relay
 from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
+from tbkit.fabric.mesh import Exchange, Mesh, form
+from tbkit.fabric.notes import over_folder, over_stdio
 from tbkit.fabric.observer import Observer, discard, observe
 
-__all__ = ["Count", "Group", "Observer", "Policy", "RankFacts", "discard", "join", "observe"]
+__all__ = [
+    "Cable",
+    "Cabling",
+    "Count",
+    "End",
+    "Exchange",
+    "Group",
+    "Mesh",
+    "Observer",
+    "Policy",
+    "RankFacts",
+    "Relay",
+    "discard",
+    "form",
+    "join",
+    "observe",
+    "over_folder",
+    "over_stdio",
+]

@@ -62,27 +62,39 @@ def bits(ranks: Iterable[int]) -> int:
 
 
 class Group(_kernels.Group):
-    """A joined group of 1 to 16 ranks on one node, over shared memory.
+    """A joined group of 1 to 16 ranks, over shared memory on a node and a mesh between nodes.
 
-    Made by :func:`join`. ``all_reduce``, ``all_gather``, ``broadcast``, ``send``, ``recv`` and ``barrier``
-    are described in ``_kernels.pyi``. Every wait ends at ``deadline_s`` (seconds; the group's, or the
-    call's). The first fault ends the group: later calls raise :class:`~tbkit.errors.FabricError` at once on
-    every rank.
+    Made by :func:`join` on one node, by :func:`~tbkit.fabric.form` over several. ``all_reduce``,
+    ``all_gather``, ``broadcast``, ``send``, ``recv`` and ``barrier`` are described in ``_kernels.pyi``. Every wait
+    ends at ``deadline_s`` (seconds; the group's, or the call's). The first fault ends the group: later calls raise
+    :class:`~tbkit.errors.FabricError` at once on every rank.
 
     Raises (all of :mod:`tbkit.errors`, with ``facts`` peer, operation, sequence, elapsed_s, absent):
         PeerDied: the process of a peer is gone, or it closed the group.
+        PeerSilent: nothing is heard of a peer on another node; names node and cable.
         FabricTimeout: a peer did not come in time; ``absent`` names the ranks.
         CorruptFrame: a frame is damaged, or the ranks did not call the same operation.
         Interrupted: :meth:`interrupt` was called on some rank.
         BufferRejected: an array that is not dense, not writable, or of another type.
     """
 
+    policy: Policy
+
     def __init__(
         self, name: str, rank: int, size: int, deadline_s: float = 30.0, policy: Policy = "auto"
     ) -> None:
         super().__init__(name, rank, size, deadline_s, policy)
-        self.policy: Policy = policy
+        self.policy = policy
         _open_groups.add(self)
+
+    @classmethod
+    def over(cls, mesh: _kernels.Mesh, name: str, deadline_s: float, policy: Policy) -> Self:
+        """The group over a mesh that has been started; the mesh is the group's from now on."""
+        group = cls.__new__(cls)
+        _kernels.Group.__init__(group, mesh, name, deadline_s, policy)
+        group.policy = policy
+        _open_groups.add(group)
+        return group
 
     @property
     def policy_resolved(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from tbkit import __version__
 from tests.bench.table import against
 
-LAUNCHES = 7
+LAUNCHES = 15
 DEADLINE_S = 120.0
 
 

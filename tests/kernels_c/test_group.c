@@ -82,7 +82,7 @@ static void joins(void) {
     CHECK(tb_group_join(&late, name, 1, 3, tb_now_ns() + SECOND / 20, &error) == TB_TIMEOUT);
     CHECK(late.fault.absent == 5 && late.fault.kind == TB_JOIN && !name_is_there(name));
     tb_segment first;
-    CHECK(tb_segment_open(&first, name, 2, tb_now_ns() + SECOND) == 0 && name_is_there(name));
+    CHECK(tb_segment_open(&first, name, 2, true, tb_now_ns() + SECOND) == 0 && name_is_there(name));
     tb_group other = {.waiting = {.policy = TB_AUTO}};
     CHECK(tb_group_join(&other, name, 0, 3, tb_now_ns() + SECOND, &error) == TB_INVALID && error == EINVAL);
     tb_segment_unlink(&first);

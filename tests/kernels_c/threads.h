@@ -37,7 +37,7 @@ static void tb_run_ranks(int size, enum tb_policy policy, void (*body)(tb_group 
     tb_thread_rank *ranks = NULL;
     CHECK(posix_memalign((void **)&ranks, TB_LINE, (size_t)size * sizeof *ranks) == 0);
     snprintf(name, sizeof name, "tbc-%d-%d", (int)getpid(), number++);
-    CHECK(tb_segment_open(&segment, name, size, tb_now_ns() + SECOND) == 0);
+    CHECK(tb_segment_open(&segment, name, size, true, tb_now_ns() + SECOND) == 0);
     tb_segment_unlink(&segment);
     for (int r = 0; r < size; r++) {
         memset(&ranks[r], 0, sizeof ranks[r]);
