@@ -1,10 +1,12 @@
-/* Two processes, the two ends of one cable of the mock: `verbs_pair key=value ...`, the library from TBKIT_LIBRDMA.
+/* Two processes, the two ends of one cable: `verbs_pair key=value ...`, the library from TBKIT_LIBRDMA (a mock).
  *
- * Keys: mode (open, both, bursts, die), count and most (messages, their longest), slots, frames0 and frames1 (of a large
+ * With rank=0 or 1 and host=IPV4 it is that rank alone, over a real device, and meets the other at rank 0's address.
+ * Keys: mode (open, both, bursts, die, pingpong: half round trips of messages of `most`, stream: to rank 1), count and most (messages, their longest), slots, frames0 and frames1 (of a large
  * slot, by rank), address0 (of the cable), device0, faults0 and faults1 (TBKIT_MOCK_FAULTS of that rank), seed, cross
  * (so many first allocations lie across a 4 GiB boundary; Linux, linked with --wrap).
- * Each rank prints `RANK log ...`, and `RANK ok FRAMES`, `RANK error STEP ERRNO WORDS`, `RANK fault GOT | WANTED` or
+ * Each rank prints `RANK log ...`, perhaps `RANK us|bytes_per_s NUMBER`, and `RANK ok FRAMES`, `RANK error STEP ERRNO WORDS`, `RANK fault GOT | WANTED` or
  * `RANK silence`. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -18,7 +20,7 @@
 #include "port.h"
 
 #define SECOND 1000000000ull
-#define SILENCE_NS (2 * SECOND)
+#define SILENCE_NS (3 * SECOND)
 
 static const char *option(char **argv, const char *key, int rank, const char *otherwise) {
     char name[40];
@@ -247,10 +249,82 @@ static uint32_t bursts(end *e, char **argv) {
     return frames;
 }
 
+static const uint8_t plain[1 << 20];
+
+/* As tb_send_bytes and tb_recv_bytes do it, but for the wait. */
+static bool move(end *e, tb_channel *c, bool sending, uint32_t *sequence, uint32_t bytes) {
+    static uint8_t target[1 << 20];
+    for (uint32_t at = 0, n; at < bytes; at += n, ++*sequence) {
+        n = bytes - at < c->slot_bytes ? bytes - at : c->slot_bytes;
+        c->length = n;
+        uint64_t began = 0, polls = 1;
+        for (; !c->provider->ready(c); polls++) {
+            if (polls % 1024 == 0 && broken(e))
+                return false;
+            if (polls % 1024 == 0 && (began = began ? began : tb_now_ns()) + SILENCE_NS < tb_now_ns()) {
+                printf("%d silence\n", e->rank);
+                return false;
+            }
+        }
+        stream s = {.sequence = *sequence, .left = n, .longest = n};
+        uint8_t *payload = c->provider->payload(c, n);
+        if (sending)
+            memcpy(payload, plain + at, n), c->provider->commit(c, head_of(&s));
+        else
+            memcpy(target + at, payload, n), c->provider->release(c);
+    }
+    return true;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static uint32_t pingpong(end *e, char **argv) {
+    uint32_t count = (uint32_t)number(argv, "count", -1, "1000"), most = (uint32_t)number(argv, "most", -1, "64");
+    uint32_t out = 1, in = 1, done = 0;
+    double *us = calloc(count, sizeof *us);
+    CHECK(us && most <= sizeof plain);
+    for (uint64_t before = tb_now_ns(), now; done < count; done++, before = now) {
+        if (e->rank == 0 && !move(e, &e->to, true, &out, most))
+            break;
+        if (!move(e, &e->from, false, &in, most) || (e->rank == 1 && !move(e, &e->to, true, &out, most)))
+            break;
+        us[done] = (double)((now = tb_now_ns()) - before) / 2000.0;
+    }
+    qsort(us, done, sizeof *us, by_value);
+    if (done == count)
+        printf("%d us %.2f\n", e->rank, us[count / 2]);
+    free(us);
+    return in - 1;
+}
+
+static uint32_t streaming(end *e, char **argv) {
+    uint32_t count = (uint32_t)number(argv, "count", -1, "1000"), most = (uint32_t)number(argv, "most", -1, "65536");
+    uint32_t sequence = 1, done = 0;
+    uint64_t first = 0;
+    for (; done < count && move(e, e->rank == 0 ? &e->to : &e->from, e->rank == 0, &sequence, most); done++)
+        first = first ? first : tb_now_ns();
+    if (e->rank == 1 && done == count)
+        printf("1 bytes_per_s %.0f\n", (double)(count - 1) * most * 1e9 / (double)(tb_now_ns() - first));
+    return sequence - 1;
+}
+
+static uint32_t play(end *e, char **argv) {
+    const char *mode = option(argv, "mode", -1, "both");
+    if (strcmp(mode, "open") == 0)
+        return 0;
+    if (strcmp(mode, "bursts") == 0)
+        return bursts(e, argv);
+    if (strcmp(mode, "pingpong") == 0)
+        return pingpong(e, argv);
+    return strcmp(mode, "stream") == 0 ? streaming(e, argv) : both(e, argv, strcmp(mode, "die") == 0);
+}
+
 static int rank_main(int rank, int wire, char **argv) {
     char mock[200];
     end e = {.rank = rank, .wire = wire};
-    const char *mode = option(argv, "mode", -1, "both");
     tb_verbs_ask ask = {.rank = rank, .peer = 1 - rank, .slots = (uint32_t)number(argv, "slots", -1, "0"),
                         .large_frames = (uint32_t)number(argv, "frames", rank, "0")};
     snprintf(ask.device, sizeof ask.device, "%s", option(argv, "device", rank, rank ? "rdma_en3" : "rdma_en2"));
@@ -266,9 +340,7 @@ static int rank_main(int rank, int wire, char **argv) {
     bool up = bring_up(&e, &ask);
     if (e.port)
         printf("%d log %s\n", rank, tb_verbs_log(e.port));
-    uint32_t frames = 0;
-    if (up && strcmp(mode, "open") != 0)
-        frames = strcmp(mode, "bursts") == 0 ? bursts(&e, argv) : both(&e, argv, strcmp(mode, "die") == 0);
+    uint32_t frames = up ? play(&e, argv) : 0;
     char byte = 0, theirs;
     CHECK(write(wire, &byte, 1) == 1 || errno == EPIPE);
     (void)!recv(wire, &theirs, 1, MSG_WAITALL);
@@ -280,11 +352,31 @@ static int rank_main(int rank, int wire, char **argv) {
     return 0;
 }
 
+static int meet(int rank, const char *host) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(18600)};
+    int s = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+    CHECK(s >= 0 && inet_pton(AF_INET, host, &at.sin_addr) == 1);
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (rank == 0) {
+        CHECK(bind(s, (struct sockaddr *)&at, sizeof at) == 0 && listen(s, 1) == 0);
+        return accept(s, NULL, NULL);
+    }
+    for (int i = 0; connect(s, (struct sockaddr *)&at, sizeof at) != 0; i++) {
+        CHECK(i < 100);
+        close(s);
+        tb_sleep_ns(SECOND / 10);
+        s = socket(AF_INET, SOCK_STREAM, 0);
+    }
+    return s;
+}
+
 int main(int argc, char **argv) {
-    int pair[2], status = 0, failed = 0;
+    int pair[2], status = 0, failed = 0, only = (int)number(argv, "rank", -1, "2");
     (void)argc;
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGPIPE, SIG_IGN);
+    if (only < 2)
+        return rank_main(only, meet(only, option(argv, "host", -1, "127.0.0.1")), argv + 1);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     for (int rank = 0; rank < 2; rank++) {
         pid_t child = fork();
