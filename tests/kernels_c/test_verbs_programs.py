@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
-ROOMS = [KERNELS / room for room in ("wait", "channel", "collective", "process", "verbs")]
+ROOMS = [KERNELS / room for room in ("wait", "channel", "wire", "verbs", "collective", "process")]
 COMPILER = os.environ.get("CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-fno-strict-aliasing"]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -33,18 +33,23 @@ Pair = Callable[..., list[str]]
 
 
 def build(arguments: list[str], folder: Path) -> None:
-    done = subprocess.run([COMPILER, *FLAGS, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [COMPILER, *FLAGS, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stderr[-4000:]}"
 
 
 def sources() -> list[str]:
     provider = sorted((KERNELS / "verbs").glob("*.c"))
-    return [*map(str, provider), str(KERNELS / "channel/wire.c"), str(KERNELS / "channel/crc32c.c")]
+    return [*map(str, provider), str(KERNELS / "wire/wire.c"), str(KERNELS / "wire/crc32c.c")]
 
 
 def program(name: str, options: list[str], folder: Path) -> None:
     includes = [f"-I{room}" for room in ROOMS]
-    build([*options, *includes, f"-I{HERE}", str(HERE / f"{name}.c"), *sources(), "-o", name, "-ldl", "-lm"], folder)
+    build(
+        [*options, *includes, f"-I{HERE}", str(HERE / f"{name}.c"), *sources(), "-o", name, "-ldl", "-lm"],
+        folder,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +63,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(f"STRICT: {reason}")
         pytest.skip(reason)
     mock = [str(path) for path in sorted((KERNELS / "mock").glob("*.c"))]
-    build(["-O2", "-fPIC", "-shared", "-fvisibility=hidden", *mock, "-o", "libtbmock.so", "-lpthread"], folder)
+    build(
+        ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", *mock, "-o", "libtbmock.so", "-lpthread"], folder
+    )
     program("verbs_pair", [*SANITIZED, *WRAPPED], folder)
     (folder / "verbs_pair").rename(folder / "sanitized")
     program("verbs_pair", ["-O2"], folder)
@@ -69,8 +76,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(built: Path) -> Pair:
     """Runs the pair: rules of the mock, then key=value; its lines. A rank that crashes or lies fails the test."""
 
-    def run(*options: str, rules: str = "", fast: bool = False, exit_code: int = 0, **settings: str) -> list[str]:
-        env = os.environ | {"TBKIT_LIBRDMA": str(built / "libtbmock.so"), "TBKIT_MOCK_RULES": rules} | settings
+    def run(
+        *options: str, rules: str = "", fast: bool = False, exit_code: int = 0, **settings: str
+    ) -> list[str]:
+        env = (
+            os.environ | {"TBKIT_LIBRDMA": str(built / "libtbmock.so"), "TBKIT_MOCK_RULES": rules} | settings
+        )
         command = [str(built / ("verbs_pair" if fast else "sanitized")), *options]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == exit_code, f"{options} {rules}\n{done.stdout}{done.stderr[-4000:]}"
@@ -129,7 +140,9 @@ def test_messages_both_ways_at_once_arrive_whole(pair: Pair, rules: str) -> None
     both_ok(pair("mode=both", "count=100000", "most=65536", rules=rules, fast=True), at_least=100000)
 
 
-@pytest.mark.parametrize("rules", ["preset=apple", "preset=soft_roce", "recv_depth=5", "depth=36", "recv_depth=13"])
+@pytest.mark.parametrize(
+    "rules", ["preset=apple", "preset=soft_roce", "recv_depth=5", "depth=36", "recv_depth=13"]
+)
 @pytest.mark.parametrize("slots", ["1", "3"])
 def test_bursts_over_the_smallest_rings_end(pair: Pair, rules: str, slots: str) -> None:
     """One-sided bursts and bursts both ways: credit return never stalls, and where unmatched messages are dropped
@@ -218,8 +231,12 @@ def test_the_address_of_the_cable_picks_its_gid(pair: Pair) -> None:
     assert "is not known" in line(lines, 1, "error")
 
 
-@pytest.mark.parametrize(("frames", "window"), [(("1", "16"), 0), (("1", "1"), 0), (("16", "32"), 16), (("9", "17"), 16)])
-def test_ends_that_ask_different_slots_agree_on_the_smaller(pair: Pair, frames: tuple[str, str], window: int) -> None:
+@pytest.mark.parametrize(
+    ("frames", "window"), [(("1", "16"), 0), (("1", "1"), 0), (("16", "32"), 16), (("9", "17"), 16)]
+)
+def test_ends_that_ask_different_slots_agree_on_the_smaller(
+    pair: Pair, frames: tuple[str, str], window: int
+) -> None:
     """A node of macOS 26.2 has 4 KiB slots alone; its peer then uses no others, and both still exchange all lengths."""
     lines = pair("mode=both", "count=500", f"frames0={frames[0]}", f"frames1={frames[1]}")
     both_ok(lines, at_least=500)
