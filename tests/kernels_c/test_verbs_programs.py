@@ -18,7 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
-ROOMS = [KERNELS / room for room in ("wait", "channel", "collective", "process", "verbs")]
+ROOMS = [KERNELS / room for room in ("wait", "channel", "wire", "verbs", "collective", "process")]
 COMPILER = os.environ.get("CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-fno-strict-aliasing"]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -41,7 +41,7 @@ def build(arguments: list[str], folder: Path) -> None:
 
 def sources() -> list[str]:
     provider = sorted((KERNELS / "verbs").glob("*.c"))
-    return [*map(str, provider), str(KERNELS / "channel/wire.c"), str(KERNELS / "channel/crc32c.c")]
+    return [*map(str, provider), str(KERNELS / "wire/wire.c"), str(KERNELS / "wire/crc32c.c")]
 
 
 def program(name: str, options: list[str], folder: Path) -> None:
