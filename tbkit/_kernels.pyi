@@ -22,10 +22,23 @@ class Mesh:
 class Group:
     @overload
     def __init__(
-        self, name: str, rank: int, size: int, deadline_s: float = 30.0, policy: str = "auto"
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        deadline_s: float = 30.0,
+        policy: str = "auto",
+        links: list[tuple[int, int, int, float]] = ...,
     ) -> None: ...
     @overload
-    def __init__(self, mesh: Mesh, name: str, deadline_s: float, policy: str) -> None: ...
+    def __init__(
+        self,
+        mesh: Mesh,
+        name: str,
+        deadline_s: float,
+        policy: str,
+        links: list[tuple[int, int, int, float]] = ...,
+    ) -> None: ...
     def all_reduce(
         self,
         x: Any,

@@ -5,6 +5,7 @@
 #include "channel.h"
 #include "fault.h"
 #include "handle.h"
+#include "shaped.h"
 #include "shm.h"
 #include "wait.h"
 
@@ -19,6 +20,8 @@ struct tb_group {
     uint32_t least_bytes;    /* a shorter frame costs as much: chunks of a pipeline are not cut below it */
     struct tb_mesh *mesh;    /* what leads to ranks on other nodes; NULL: all are here */
     tb_channel to[TB_MAX_RANKS], from[TB_MAX_RANKS];
+    tb_shape *shapes;        /* of the channels of shaped links; NULL: there are none */
+    uint64_t shaping;        /* digest of all shapes, set before the group is joined: all ranks must have the same */
     tb_waiting waiting;
     tb_hooks hooks;
     /* The operation in progress. */

@@ -244,10 +244,10 @@ nb::dict group_facts(const Group &self, int rank) {
 void bind_group(nb::module_ &m) {
     const auto none = nb::none();
     nb::class_<Group>(m, "Group")
-        .def(nb::init<const std::string &, int, int, double, const char *>(), "name"_a, "rank"_a, "size"_a,
-             "deadline_s"_a = 30.0, "policy"_a = "auto")
-        .def(nb::init<Mesh &, const std::string &, double, const char *>(), "mesh"_a, "name"_a, "deadline_s"_a,
-             "policy"_a)
+        .def(nb::init<const std::string &, int, int, double, const char *, const nb::list &>(), "name"_a, "rank"_a,
+             "size"_a, "deadline_s"_a = 30.0, "policy"_a = "auto", "links"_a = nb::list())
+        .def(nb::init<Mesh &, const std::string &, double, const char *, const nb::list &>(), "mesh"_a, "name"_a,
+             "deadline_s"_a, "policy"_a, "links"_a = nb::list())
         .def("all_reduce", all_reduce, "x"_a, "out"_a = none, "op"_a = "sum", nb::kw_only(), "algorithm"_a = "auto",
              "dtype"_a = none, "deadline_s"_a = none)
         .def("all_gather", all_gather, "x"_a, "out"_a = none, nb::kw_only(), "deadline_s"_a = none)

@@ -15,6 +15,7 @@
 
 typedef struct tb_mesh_rank {
     tb_cabling cabling;
+    const tb_shaping *shaping;
     struct tb_plane *plane;
     void (*body)(tb_group *);
     pthread_t thread;
@@ -65,7 +66,7 @@ static void *tb_run_mesh_rank(void *context) {
     }
     tb_swap(r, m, 1, cards);
     CHECK(tb_mesh_start(m, cards, r->plane->bytes[1], &error) == 0);
-    tb_group *g = tb_mesh_group(m, 20 * SECOND, (tb_hooks){0}, &status, &number);
+    tb_group *g = tb_mesh_group(m, r->shaping, 20 * SECOND, (tb_hooks){0}, &status, &number);
     CHECK(g && status == TB_OK);
     r->body(g);
     tb_handle_free(g);
