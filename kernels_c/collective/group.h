@@ -11,6 +11,11 @@
 
 struct tb_mesh;
 
+typedef struct tb_skew {
+    int64_t offset_ns, origin_ns;
+    double drift;
+} tb_skew;
+
 struct tb_group {
     tb_header *header;
     tb_control *own;
@@ -29,6 +34,7 @@ struct tb_group {
     uint64_t collectives, sequence, start_ns, deadline_ns, bytes;
     int kind, peer;
     bool blocked;
+    tb_skew skew;          /* tests only: of the clock that exchanges read */
     uint32_t corrupt_next; /* tests only: damages this many frames to be sent */
     tb_count counts[TB_KINDS];
     tb_fault fault;

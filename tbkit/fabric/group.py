@@ -19,6 +19,7 @@ from tbkit.fabric.shape import LinkShape, Pair, Shape, on_one_node, rows
 
 Policy = Literal["auto", "spin", "yield", "futex"]
 Samples = npt.NDArray[np.float64]
+Stamps = npt.NDArray[np.int64]
 
 _open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -167,6 +168,16 @@ class Group(_kernels.Group):
         samples = np.empty(iterations)
         self.fill_window(peer, bytes, count, samples, deadline_s)
         return samples
+
+    def clock_stamps(
+        self, peer: int, exchanges: int, *, pause_us: float = 0.0, deadline_s: float | None = None
+    ) -> Stamps:
+        """Clock readings in ns, shape (exchanges, 4): the lower rank sends, the other receives, the other
+        answers, the lower receives, each by its own clock. Exchanges are ``pause_us`` apart; both ranks call and
+        get all."""
+        stamps = np.zeros((exchanges, 4), np.int64)
+        self.fill_clock(peer, pause_us * 1e-6, stamps, deadline_s)
+        return stamps
 
     def __enter__(self) -> Self:
         return self
