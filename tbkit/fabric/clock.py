@@ -60,7 +60,9 @@ def highest(upper: Bounds, lower: Bounds, moment: float) -> float:
         share = (moment - left) / np.where(right > left, right - left, 1.0)
         found.append(float((y[before][:, None] * (1 - share) + y[after][None, :] * share).min()))
     run, ahead = x[:, None] - lower.moment[None, :], moment - x[:, None]
-    beyond = run * ahead > 0  # a line that turns about a lower bound rises no further than an upper one allows
+    beyond = (
+        run * ahead > 0
+    )  # a line that turns about a lower bound rises no further than an upper one allows
     if beyond.any():
         slope = (y[:, None] + lower.offset[None, :]) / np.where(run == 0, 1.0, run)
         found.append(float((y[:, None] + slope * ahead)[beyond].min()))
@@ -104,8 +106,10 @@ class Clock:
         best = int(((t4 - t1) - (t3 - t2)).min())
         clock = cls(peer, origin, other - origin, upper, lower, best, 0.0, stamps)
         bent = clock._missed()
-        return clock if bent == 0 else cls(
-            peer, origin, other - origin, upper.eased(bent), lower.eased(bent), best, bent, stamps
+        return (
+            clock
+            if bent == 0
+            else cls(peer, origin, other - origin, upper.eased(bent), lower.eased(bent), best, bent, stamps)
         )
 
     @property

@@ -56,7 +56,7 @@ def on_one_node(shape: Shape | None, size: int) -> dict[Pair, LinkShape]:
 
     Raises UsageError for a pair that is none, and where more ranks than cores would share the clock.
     """
-    return _checked(shape, list(combinations(range(size), 2)), size)
+    return _checked(shape, combinations(range(size), 2))
 
 
 def on_cables(shape: Shape | None, cabling: Cabling) -> dict[Pair, LinkShape]:
@@ -65,7 +65,7 @@ def on_cables(shape: Shape | None, cabling: Cabling) -> dict[Pair, LinkShape]:
     Raises UsageError too for verbs (a shape would come on top of a real link), for relayed pairs (two cables, one
     stamp), and for an address that is not this machine's, whose clock would be another.
     """
-    shapes = _checked(shape, [cable.pair for cable in cabling.cables], len(cabling.nodes))
+    shapes = _checked(shape, [cable.pair for cable in cabling.cables])
     if shapes and cabling.relays:
         a, b = cabling.relays[0].pair
         got = f"{cabling.nodes[a]} and {cabling.nodes[b]}, relayed by {cabling.nodes[cabling.relays[0].via]}"
@@ -75,7 +75,10 @@ def on_cables(shape: Shape | None, cabling: Cabling) -> dict[Pair, LinkShape]:
             continue
         if cable.carrier == "verbs":
             raise UsageError(
-                f"shape of {cable.low.name}", "a shaped link is a stream or shared memory", "verbs", "Use carrier tcp"
+                f"shape of {cable.low.name}",
+                "a shaped link is a stream or shared memory",
+                "verbs",
+                "Use carrier tcp",
             )
         for end in (cable.low, cable.high):
             _check_here(end.address)
@@ -87,7 +90,7 @@ def rows(shapes: Mapping[Pair, LinkShape]) -> list[tuple[int, int, int, float]]:
     return [(*pair, *shapes[pair].row()) for pair in sorted(shapes)]
 
 
-def _checked(shape: Shape | None, pairs: Iterable[Pair], size: int) -> dict[Pair, LinkShape]:
+def _checked(shape: Shape | None, pairs: Iterable[Pair]) -> dict[Pair, LinkShape]:
     if shape is None:
         return {}
     known = set(pairs)

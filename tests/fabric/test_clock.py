@@ -14,7 +14,9 @@ TRIALS = 100
 S = 10**9  # ns
 
 
-def simulated(rng: np.random.Generator, exchanges: int, offset_ns: int, drift: float) -> tuple[np.ndarray, Any]:
+def simulated(
+    rng: np.random.Generator, exchanges: int, offset_ns: int, drift: float
+) -> tuple[np.ndarray, Any]:
     """Raw readings with ways that are unlike: each has its own least time and its own heavy tail, and a tenth of
     the messages of one way meets a queue. The other's true clock as a function of ours."""
     start = int(rng.integers(1, 10**15))
@@ -80,7 +82,10 @@ def test_the_bound_is_that_of_the_best_line() -> None:
     rng = np.random.default_rng(11)
     for _ in range(10):
         x, z = np.sort(rng.uniform(0, 10, 12)), np.sort(rng.uniform(0, 10, 12))
-        upper, lower = Bounds(x, 0.3 * x + rng.exponential(1, 12)), Bounds(z, -0.3 * z + rng.exponential(1, 12))
+        upper, lower = (
+            Bounds(x, 0.3 * x + rng.exponential(1, 12)),
+            Bounds(z, -0.3 * z + rng.exponential(1, 12)),
+        )
         slopes = np.linspace(-20, 20, 20_001)
         for moment in (-3.0, 0.0, 4.2, 10.0, 15.0):
             # A line of this slope may be as high as its lowest upper bound allows.

@@ -41,7 +41,9 @@ def formed(ranks: Any, carrier: str, name: str, folder: Path, shape: Any, size: 
 
 
 @pytest.mark.parametrize("carrier", FORM)
-@pytest.mark.parametrize(("latency_us", "bandwidth", "size"), [(5, 5e8, 8), (300, math.inf, 0), (40, 1e8, 100_000)])
+@pytest.mark.parametrize(
+    ("latency_us", "bandwidth", "size"), [(5, 5e8, 8), (300, math.inf, 0), (40, 1e8, 100_000)]
+)
 def test_no_message_is_earlier_than_latency_and_bytes(
     pool: Any, name: str, tmp_path: Path, carrier: str, latency_us: float, bandwidth: float, size: int
 ) -> None:
@@ -67,7 +69,7 @@ def test_a_link_is_one_serial_line_each_way(pool: Any, name: str, tmp_path: Path
 
 @pytest.mark.parametrize("carrier", FORM)
 def test_collectives_over_shaped_links_give_the_same_bits(
-    pool: Any, rules: Any, name: str, tmp_path: Path, carrier: str
+    pool: Any, name: str, tmp_path: Path, carrier: str
 ) -> None:
     """all_reduce is bit for bit that of plain links, from one element to many frames."""
     code = """
@@ -119,7 +121,7 @@ else:
     assert values == [5.0] * 3 and came - sent >= 0.15
 
 
-def test_the_wait_for_a_known_moment_is_slept(pool: Any, name: str, tmp_path: Path) -> None:
+def test_the_wait_for_a_known_moment_is_slept(pool: Any, name: str) -> None:
     """Between arrival and due time the core is free, under every policy, spin too."""
     code = """
 import time
@@ -164,9 +166,7 @@ def test_ranks_with_other_shapes_form_no_group(pool: Any, name: str) -> None:
             assert type(answer) is FabricError and "same shape" in str(answer)
 
 
-def test_streams_with_a_shape_at_one_end_are_found_at_the_first_frame(
-    pool: Any, name: str, tmp_path: Path
-) -> None:
+def test_streams_with_a_shape_at_one_end_are_found_at_the_first_frame(pool: Any, tmp_path: Path) -> None:
     """A stamp that nobody expects, and one that is missing, are a corrupt frame: never a link of another speed."""
     code = TCP + "result = g.barrier(deadline_s=5.0)"
     answers = pool.run(code, [0, 1], {"shape": [LinkShape(5, 1e9), None]}, folder=str(tmp_path))
@@ -219,7 +219,10 @@ def test_cables_that_cannot_be_shaped_are_refused() -> None:
 def test_rows_are_rounded_towards_slow() -> None:
     """Latency in whole nanoseconds, rounded up; an unbounded link costs nothing a byte."""
     assert rows({(0, 1): LinkShape(0.0015, math.inf)}) == [(0, 1, 2, 0.0)]
-    assert rows({(1, 2): LinkShape(5, 8e9), (0, 1): LinkShape(1, 1e9)}) == [(0, 1, 1000, 1.0), (1, 2, 5000, 0.125)]
+    assert rows({(1, 2): LinkShape(5, 8e9), (0, 1): LinkShape(1, 1e9)}) == [
+        (0, 1, 1000, 1.0),
+        (1, 2, 5000, 0.125),
+    ]
 
 
 def test_what_a_shape_says_of_itself() -> None:

@@ -73,18 +73,24 @@ static void *tb_run_mesh_rank(void *context) {
     return NULL;
 }
 
-static void tb_run_mesh(const tb_cabling *cabling, void (*body)(tb_group *)) {
+/* `shaping`: one a rank, or NULL. */
+static void tb_run_shaped_mesh(const tb_cabling *cabling, const tb_shaping *shaping, void (*body)(tb_group *)) {
     static tb_plane plane;
     tb_mesh_rank ranks[16];
     CHECK(pthread_barrier_init(&plane.all, NULL, (unsigned)cabling->size) == 0);
     for (int r = 0; r < cabling->size; r++) {
-        ranks[r] = (tb_mesh_rank){.cabling = *cabling, .plane = &plane, .body = body};
+        ranks[r] = (tb_mesh_rank){
+            .cabling = *cabling, .shaping = shaping ? &shaping[r] : NULL, .plane = &plane, .body = body};
         ranks[r].cabling.rank = r;
         CHECK(pthread_create(&ranks[r].thread, NULL, tb_run_mesh_rank, &ranks[r]) == 0);
     }
     for (int r = 0; r < cabling->size; r++)
         pthread_join(ranks[r].thread, NULL);
     pthread_barrier_destroy(&plane.all);
+}
+
+__attribute__((unused)) static void tb_run_mesh(const tb_cabling *cabling, void (*body)(tb_group *)) {
+    tb_run_shaped_mesh(cabling, NULL, body);
 }
 
 #endif
