@@ -344,20 +344,23 @@ static void fit_frames(const tb_cabling *g, tb_group *group) {
     group->least_bytes = least < frame ? least : frame;
 }
 
-tb_group *tb_mesh_group(tb_mesh *m, uint64_t timeout_ns, tb_hooks hooks, int *status, int *error) {
+tb_group *tb_mesh_group(tb_mesh *m, const tb_shaping *shaping, uint64_t timeout_ns, tb_hooks hooks, int *status,
+                        int *error) {
     char name[TB_NAME_MAX];
     void *memory = NULL;
     uint32_t here = ranks_here(&m->cabling);
     if (posix_memalign(&memory, TB_LINE, sizeof(tb_group)) != 0)
         return NULL;
     tb_group *g = memory;
-    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}};
+    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}, .shaping = shaping ? shaping->digest : 0};
     segment_name(m, here, name);
     *status = tb_group_join_node(g, name, m->cabling.rank, m->cabling.size, here, tb_now_ns() + timeout_ns, error);
     if (*status != TB_OK)
         return g;
     fit_frames(&m->cabling, g);
     *error = attach_channels(m, g);
+    if (!*error && shaping)
+        *error = tb_shape_links(g, shaping);
     if (!*error)
         *error = start_liveness(m, g);
     if (*error)

@@ -70,7 +70,8 @@ int tb_mesh_start(tb_mesh *mesh, const uint8_t *const *cards, const size_t *byte
 void tb_mesh_free(tb_mesh *mesh);
 
 /* Forms the group on a connected mesh, which then belongs to it. As tb_handle_join. */
-tb_group *tb_mesh_group(tb_mesh *mesh, uint64_t timeout_ns, tb_hooks hooks, int *status, int *error);
+tb_group *tb_mesh_group(tb_mesh *mesh, const struct tb_shaping *shaping, uint64_t timeout_ns, tb_hooks hooks,
+                        int *status, int *error);
 
 /* The other nodes are to learn of a fault or of an interrupt now. */
 void tb_mesh_tell(tb_mesh *mesh);

@@ -2,7 +2,7 @@
 
 const char *tb_kind_name(int kind) {
     static const char *const names[TB_KINDS] = {"none",       "join",       "barrier", "broadcast", "all_gather",
-                                                "all_reduce", "send",       "recv",    "pingpong",  "window"};
+                                                "all_reduce", "send",       "recv",    "pingpong",  "window",     "clock"};
     return kind >= 0 && kind < TB_KINDS ? names[kind] : "unknown";
 }
 

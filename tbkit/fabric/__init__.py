@@ -19,6 +19,7 @@ from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
 from tbkit.fabric.mesh import Exchange, Mesh, form
 from tbkit.fabric.notes import over_folder, over_stdio
 from tbkit.fabric.observer import Observer, discard, observe
+from tbkit.fabric.shape import LinkShape, Shape
 
 __all__ = [
     "Cable",
@@ -27,11 +28,13 @@ __all__ = [
     "End",
     "Exchange",
     "Group",
+    "LinkShape",
     "Mesh",
     "Observer",
     "Policy",
     "RankFacts",
     "Relay",
+    "Shape",
     "discard",
     "form",
     "join",

@@ -13,9 +13,8 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
-ROOMS = [
-    KERNELS / room for room in ("wait", "channel", "wire", "verbs", "mesh", "collective", "process")
-]  # all but python/
+CORE = ("wait", "channel", "wire", "verbs", "mesh", "collective", "process")  # all but python/
+ROOMS = [KERNELS / room for room in CORE]
 INCLUDES = [f"-I{room}" for room in ROOMS]
 COMPILER = os.environ.get("CC", "cc")
 FLAGS = [
@@ -34,9 +33,11 @@ PROGRAMS = [
     ("address,undefined", "test_heartbeat"),
     ("address,undefined", "test_wire"),
     ("address,undefined", "test_mesh"),
+    ("address,undefined", "test_shaped"),
     ("thread", "test_channel"),
     ("thread", "test_group"),
     ("thread", "test_mesh"),
+    ("thread", "test_shaped"),
 ]
 needs_compiler = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C compiler")
 
