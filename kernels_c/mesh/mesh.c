@@ -370,6 +370,18 @@ tb_group *tb_mesh_group(tb_mesh *m, const tb_shaping *shaping, uint64_t timeout_
     return g;
 }
 
+int tb_mesh_take_read(tb_mesh *m, int peer) {
+    for (int c = 0; c < m->cabling.cables; c++)
+        if (m->fd[c][TB_READ] >= 0 && peer_of(m, c) == peer) {
+            int fd = m->fd[c][TB_READ];
+            m->fd[c][TB_READ] = -1;
+            return fd;
+        }
+    return -1;
+}
+
+bool tb_mesh_relays(const tb_mesh *m, int peer) { return tb_direct(&m->cabling, m->cabling.rank, peer) < 0; }
+
 static const char *device(const tb_cable_end *end) { return end->device[0] ? end->device : end->address; }
 
 void tb_mesh_words(const tb_mesh *m, int by, int peer, char *text, size_t room) {

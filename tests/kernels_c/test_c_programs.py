@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
-CORE = ("wait", "channel", "wire", "verbs", "mesh", "collective", "process")  # all but python/
+CORE = ("wait", "channel", "wire", "verbs", "mesh", "collective", "window", "process")  # all but python/
 ROOMS = [KERNELS / room for room in CORE]
 INCLUDES = [f"-I{room}" for room in ROOMS]
 COMPILER = os.environ.get("CC", "cc")
