@@ -25,7 +25,7 @@ from tbkit.stats import Interval
 SIZES = tuple(2**k for k in range(3, 23))  # 8 B to 4 MiB
 STREAM_SIZES = tuple(4**k for k in range(3, 12))  # 64 B to 4 MiB
 REDUCE_SIZES = tuple(4**k for k in range(1, 13))  # 4 B to 16 MiB
-WIDTHS, PIECES, REPEATS = (64, 576, 2048), 32, 20
+WIDTHS, PIECES, REPEATS = (64, 576), 32, 20
 WIDEST = 8192
 LARGE_BYTES = 1 << 20  # the message by which one cable is known beside a collective
 WINDOW_BYTES, WINDOWS = 8 << 20, 20
@@ -151,11 +151,16 @@ def measure(
         raise UsageError("links", f"one of {', '.join(MEASURES)}", what)
     wanted = Effort(**effort)
     wanted.check()
-    if cluster.size < 2 and what != "crossing":
-        raise UsageError(f"links {what}", "at least 2 nodes", str(cluster.size), "Try --local 2")
+    check_nodes(what, cluster.size)
     cluster.heal(say=say)
     bench = Bench(cluster, wanted, say)
     return keep(MEASURES[what][1](bench), bench.samples)
+
+
+def check_nodes(what: str, count: int) -> None:
+    """UsageError where a measurement needs more nodes; one node can only cross."""
+    if count == 1 and what != "crossing":
+        raise UsageError(f"links {what}", "at least 2 nodes", str(count), "Try --local 2")
 
 
 def _latencies(bench: Bench, block: int, pair: Way, into: dict[Way, Blocks]) -> None:

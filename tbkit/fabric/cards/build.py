@@ -117,7 +117,7 @@ def collective_row(size: int, ranks: Sequence[Sequence[Samples]]) -> Collective:
 def cut_row(node: str, width: int, pieces: int, blocks: Sequence[Samples]) -> Cut:
     """One node's chains of a width: each block of shape (repeats, 2), whole and cut."""
     medians = [np.median(block, axis=0) for block in blocks]
-    cost = [float(cut - whole) / (pieces - 1) for whole, cut in medians]
+    cost = [float(np.median(block[:, 1] - block[:, 0])) / (pieces - 1) for block in blocks]
     return Cut(
         node=node,
         width=width,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tbkit.errors import UsageError
-from tbkit.stats import Interval, mean_interval
+from tbkit.stats import Interval, mean_interval, reciprocal
 
 LEAST_SIZES = 3  # of a piece: two make its line, the third can speak against it
 MOST_PIECES = 5
@@ -36,9 +36,9 @@ class Piece(msgspec.Struct, frozen=True):
     us_per_byte: Interval
 
     @property
-    def beta_bytes_per_s(self) -> float | None:
+    def beta_bytes_per_s(self) -> Interval | None:
         """Bytes a second of this piece; None where its slope is not told from 0."""
-        return 1e6 / self.us_per_byte.value if self.us_per_byte.low > 0 else None
+        return reciprocal(self.us_per_byte, 1e6) if self.us_per_byte.low > 0 else None
 
     def time_us(self, size_bytes: float) -> float:
         """What the piece says of a size."""

@@ -19,8 +19,9 @@ from tbkit.fabric.group import Group
 
 Samples = npt.NDArray[np.float64]
 TRIAL = 5  # turns before the samples: they warm up, and say how long a turn takes
-LEAST_TURNS, LEAST_WINDOWS = 20, 3
-TRIAL_MESSAGES, LEAST_MESSAGES = 4, 4
+LEAST_TURNS, LEAST_WINDOWS = 10, 3
+LEAST_MESSAGES, STREAM_MESSAGES, TURN_MESSAGES = 4, 4096, 512  # of a window
+TRIAL_MESSAGES, TRIAL_BYTES = 64, 1 << 20
 PIECE_BYTES = 16 << 10  # both ways at once: any channel holds four of them
 AHEAD = 4
 DEADLINE_S = 60.0  # of one loop
@@ -66,7 +67,9 @@ def stream(
             done: tuple[int, float] = end(group, peer, data, count)
             return done
 
-        found[str(size)] = _windows(group, peer, window, messages_of(size, window_bytes), windows, budget_s)
+        found[str(size)] = _windows(
+            group, peer, window, *_counts(size, window_bytes, STREAM_MESSAGES), windows, budget_s
+        )
     return found if group.rank == target else {}
 
 
@@ -75,20 +78,26 @@ def _windows(
     peer: int,
     window: Callable[[int], tuple[int, float]],
     messages: int,
+    trial: int,
     most: int,
     budget_s: float,
 ) -> Samples:
     """As many windows, of as many messages, as a trial says that the budget has room for."""
-    counted, took_us = window(TRIAL_MESSAGES)
+    counted, took_us = window(trial)
     each_us = took_us / counted
     count = _agreed(group, peer, turns(each_us, messages, budget_s / LEAST_WINDOWS, LEAST_MESSAGES))
     number = _agreed(group, peer, turns(each_us * count, most, budget_s, LEAST_WINDOWS))
     return np.array([window(count) for _ in range(number)])
 
 
-def messages_of(size: int, window_bytes: int) -> int:
+def messages_of(size: int, window_bytes: int, most: int) -> int:
     """Messages of a window: enough that what buffers hold at its start is little of it."""
-    return max(4, min(4096, window_bytes // size))
+    return max(LEAST_MESSAGES, min(most, window_bytes // size))
+
+
+def _counts(size: int, window_bytes: int, most: int) -> tuple[int, int]:
+    """Messages of a window at the most, and of its trial."""
+    return messages_of(size, window_bytes, most), messages_of(size, TRIAL_BYTES, TRIAL_MESSAGES)
 
 
 def _sending(group: Group, target: int, data: Any, count: int) -> tuple[int, float]:
@@ -126,7 +135,9 @@ def both(
         def window(count: int, pieces: Any = pieces) -> tuple[int, float]:
             return _exchange(group, peer, pieces, count)
 
-        found[str(size)] = _windows(group, peer, window, messages_of(size, window_bytes), windows, budget_s)
+        found[str(size)] = _windows(
+            group, peer, window, *_counts(size, window_bytes, TURN_MESSAGES), windows, budget_s
+        )
     return found
 
 

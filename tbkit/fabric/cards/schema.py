@@ -98,7 +98,7 @@ class Direction(msgspec.Struct, frozen=True):
         return self.fit.pieces[0].alpha_us if self.fit else None
 
     @property
-    def beta_bytes_per_s(self) -> float | None:
+    def beta_bytes_per_s(self) -> Interval | None:
         """Bytes a second of the fit's last piece: what one large message more costs."""
         return self.fit.pieces[-1].beta_bytes_per_s if self.fit else None
 
