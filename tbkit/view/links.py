@@ -6,6 +6,7 @@ A time keeps three significant digits and at least two decimal places: 0.114 µs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from typing import Any
 
 from tbkit import units
@@ -18,7 +19,7 @@ from tbkit.view.tables import Table
 WIDTH = 178  # perftest's lines are wide
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1b1f24")
 _DASHES, _SYMBOLS = ("solid", "dot"), ("circle", "diamond-open")
-_LEFT, _RIGHT = (0.0, 0.42), (0.55, 0.97)
+_LEFT, _RIGHT, _WHOLE = (0.0, 0.42), (0.55, 0.97), (0.0, 0.97)
 _PERFTEST = "MB is 2^20 bytes and Mpps 10^6 messages a second, as perftest counts"
 
 
@@ -221,24 +222,36 @@ def _layout(cards: Sequence[LinkCard], reality: str) -> dict[str, Any]:
         margin={"l": 84, "r": 24, "t": 150, "b": 66},
     )
     ways = [way for card in cards for way in card.directions]
-    sizes = {row.bytes for way in ways for row in way.latency} | {
-        row.bytes for way in ways for row in way.bandwidth
-    }
-    sizes |= {row.bytes for card in cards for row in card.both_ways}
-    logs = {"type": "log"} | _size_ticks(sizes)
-    decades = {"type": "log", "dtick": 1, "exponentformat": "none"}
-    return layout | {
-        "xaxis": style.axis("message size", domain=_LEFT, **logs),
-        "xaxis2": style.axis("message size", domain=_RIGHT, anchor="y2", **logs),
-        "yaxis": style.axis("half a round trip (µs)", **decades),
-        "yaxis2": style.axis("bandwidth (GB/s, 10⁹ bytes)", anchor="x2", **decades),
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-    }
+    latencies = [row for way in ways for row in way.latency]
+    rates = [row for way in ways for row in way.bandwidth] + [row for card in cards for row in card.both_ways]
+    left, right = (_LEFT, _RIGHT) if latencies and rates else (_WHOLE, _WHOLE)
+    found: dict[str, Any] = {"legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}}
+    if latencies:
+        found["xaxis"] = _size_axis([row.bytes for row in latencies], left, "y")
+        found["yaxis"] = _decades("half a round trip (µs)", [row.block_us.value for row in latencies], "x")
+    if rates:
+        gb_per_s = [row.block_bytes_per_s.value / GB for row in rates]
+        found["xaxis2"] = _size_axis([row.bytes for row in rates], right, "y2")
+        found["yaxis2"] = _decades("bandwidth (GB/s, 10⁹ bytes)", gb_per_s, "x2")
+    return layout | found
 
 
-def _size_ticks(sizes: set[int]) -> dict[str, Any]:
-    ticks = [2**k for k in range(0, 31, 3) if min(sizes, default=1) <= 2**k <= max(sizes, default=1)]
-    return {"tickvals": ticks, "ticktext": [size_text(tick).replace(" ", "<br>") for tick in ticks]}
+def _size_axis(sizes: Sequence[int], domain: tuple[float, float], anchor: str) -> dict[str, Any]:
+    ticks = [2**k for k in range(0, 31, 3) if min(sizes) <= 2**k <= max(sizes)] or [min(sizes)]
+    named = [size_text(tick).replace(" ", "<br>") for tick in ticks]
+    return style.axis(
+        "message size", type="log", domain=domain, anchor=anchor, tickvals=ticks, ticktext=named
+    )
+
+
+def _decades(title: str, values: Sequence[float], anchor: str) -> dict[str, Any]:
+    """A logarithmic axis with 1, 2, 5 in each decade, or 1 alone where there are many."""
+    first, last = floor(log10(min(values))), ceil(log10(max(values)))
+    steps = (1, 2, 5) if last - first <= 3 else (1,)
+    ticks = [step * 10.0**decade for decade in range(first, last + 1) for step in steps]
+    return style.axis(
+        title, type="log", anchor=anchor, tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]
+    )
 
 
 def _latency_trace(way: Direction, colour: str, place: int) -> Any:
