@@ -16,7 +16,16 @@ import time
 from typing import Any
 
 from tbkit import fabric
-from tbkit.errors import ConnectFailed, DeadlinePassed, Interrupted, RankDied, TbkitError, from_dict
+from tbkit.errors import (
+    BufferRejected,
+    ConnectFailed,
+    DeadlinePassed,
+    FabricError,
+    Interrupted,
+    RankDied,
+    TbkitError,
+    from_dict,
+)
 from tbkit.rank import wire
 from tbkit.rank.owner import Owner
 from tbkit.rank.owner import watch as watch_owner
@@ -40,6 +49,7 @@ class Supervisor:
         self.observers: dict[
             bool, tuple[fabric.Observer, int]
         ] = {}  # world or not: the group, this rank in it
+        self.world_formed = False
         self.start()
 
     def start(self, extra: dict[str, str] | None = None) -> None:
@@ -92,7 +102,10 @@ class Supervisor:
                 self._interrupt()
             raise
         if "error" in message:
-            raise from_dict(message["error"])
+            told = from_dict(message["error"])
+            if isinstance(told, FabricError) and not isinstance(told, BufferRejected):
+                self.world_formed = False  # perhaps of another group; forming one too many does no harm
+            raise told
         return message["ok"]
 
     def _await(self, verb: str, deadline_s: float) -> dict[str, Any]:
@@ -134,6 +147,13 @@ class Supervisor:
         if world in self.observers:
             self.observers.pop(world)[0].close()
         self.observers[world] = fabric.observe(name, size), rank
+
+    def observe_formed(self, segment: str, rank: int, world: bool) -> None:
+        """Watch a group that its rank has just formed over a mesh. Only Linux lets us look in from outside."""
+        if world in self.observers:
+            self.observers.pop(world)[0].close()
+        if sys.platform == "linux":
+            self.observers[world] = fabric.observe(segment), rank
 
     def _last(self) -> str:
         seen = [observer.ranks()[rank] for observer, rank in self.observers.values()]
@@ -200,12 +220,13 @@ class Supervisor:
                 how = "SIGKILL, the last resort"
                 self.process.kill()
                 self.process.wait(STOP_GRACE_S)
-        self.process = None
+        self.process, self.world_formed = None, False
         return how
 
     def world_stands(self) -> bool:
         """Whether the group of all nodes was formed and no fault has ended it."""
-        return True in self.observers and self.observers[True][0].broken is None
+        observed = self.observers.get(True)
+        return self.world_formed and (observed is None or observed[0].broken is None)
 
     def alive(self) -> bool:
         """Whether the rank process runs."""
@@ -284,7 +305,23 @@ def join(name: str, rank: int, size: int, deadline_s: float, policy: str, world:
             "policy": policy,
             "world": world,
         }
-        return current.call("join", args, deadline_s + 5.0)
+        answer = current.call("join", args, deadline_s + 5.0)
+        current.world_formed = current.world_formed or world
+        return answer
+
+    return _answer(action)
+
+
+def start(rank: int, deadline_s: float, world: bool, args: dict[str, Any]) -> dict[str, Any]:
+    """Last step of a group over a mesh, and observe it."""
+
+    def action() -> Any:
+        current = _current()
+        shared = {"deadline_s": deadline_s, "world": world}
+        answer = current.call("start", args | shared, deadline_s + 5.0)
+        current.observe_formed(answer["segment"], rank, world)
+        current.world_formed = current.world_formed or world
+        return answer
 
     return _answer(action)
 
