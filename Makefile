@@ -28,7 +28,7 @@ notebook: setup  ## execute the published notebook again, in full, on an idle ma
 	@$(RUN) tests/notebooks/execute.py notebooks/01_quickstart.py
 
 check: lint types  ## lint, types and unit tests: before each commit
-	@$(RUN) -m pytest -q -m "not slow and not cluster and not mac"
+	@$(RUN) tools/gate.py --unit
 
 test: lint types  ## the whole gate; STRICT=1 makes anything left out a failure
 	@$(RUN) tools/gate.py $(if $(STRICT),--strict)
