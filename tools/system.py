@@ -1,6 +1,7 @@
 """System packages: what the tests and the benchmarks need beyond Python, and who can install it.
 
-``python tools/system.py bench`` is called by ``make bench``; ``tools/gate.py`` asks for the tests' needs.
+``python tools/system.py bench`` is called by ``make bench``, ``test`` by ``make test`` before it builds the module;
+``tools/gate.py`` says what could not be had.
 Root on Debian gets what is missing; elsewhere the missing group is named with its remedy.
 """
 
@@ -24,6 +25,7 @@ class Need(NamedTuple):
     packages: tuple[str, ...]
     remedy: str
     all_of_them: bool = False
+    files: tuple[str, ...] = ()
 
 
 CHROMIUM = Need(
@@ -33,6 +35,14 @@ CHROMIUM = Need(
     "install Chrome or Chromium",
 )
 OPEN_MPI = Need("Open MPI peer", ("mpirun",), ("openmpi-bin",), "install Open MPI")
+VERBS = Need(
+    "verbs",
+    (),
+    ("libibverbs-dev",),
+    "install libibverbs-dev, then make setup again",
+    all_of_them=True,
+    files=("/usr/include/infiniband/verbs.h",),
+)
 # dropbear-bin, because installing OpenSSH's server starts it.
 RACK = Need(
     "rack",
@@ -63,6 +73,9 @@ RACK = Need(
 )
 
 
+TESTED = (CHROMIUM, RACK, VERBS)
+
+
 def can_install() -> bool:
     """True for root on a machine with Debian's package tools."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
@@ -91,7 +104,8 @@ def provide(need: Need) -> str:
 
     def found() -> bool:
         enough = all if need.all_of_them else any
-        return enough(shutil.which(program) for program in need.programs)
+        there = enough(shutil.which(program) for program in need.programs)
+        return there and all(Path(file).exists() for file in need.files)
 
     if found() or (apt_install(need.packages) and found()):
         return ""
@@ -100,6 +114,11 @@ def provide(need: Need) -> str:
 
 
 def main() -> int:
+    """``bench``: its peers, or it cannot be. ``test``: what can be had, before the module is built; the gate judges."""
+    if sys.argv[1:] == ["test"]:
+        for need in TESTED:
+            provide(need)
+        return 0
     reason = provide(OPEN_MPI)
     if reason:
         print(f"bench: no {OPEN_MPI.group}: {reason}", file=sys.stderr)

@@ -39,6 +39,11 @@ POLL_S = 0.05
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
 
 
+def exit_words(code: int) -> str:
+    """How a process ended: its exit code, or for a negative one the signal that killed it."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
 class Supervisor:
     """Starts and watches the rank process of this engine's node."""
 
@@ -166,8 +171,7 @@ class Supervisor:
 
     def _death(self, verb: str) -> RankDied:
         code = self._exit_code()
-        got = "it was ended before" if code is None else f"exit code {code}"
-        got = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else got
+        got = "it was ended before" if code is None else exit_words(code)
         remedy = f"{self._last()}. The next call starts a new rank process"
         return RankDied(
             f"{self.node}: rank process", f"lives through {verb}", got, remedy, node=self.node, exit_code=code
