@@ -69,6 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program("verbs_pair", [*SANITIZED, *WRAPPED], folder)
     (folder / "verbs_pair").rename(folder / "sanitized")
     program("verbs_pair", ["-O2"], folder)
+    program("verbs_devices", SANITIZED, folder)
     return folder
 
 
@@ -281,3 +282,50 @@ def test_peer_death_is_silence_and_close_is_bounded(pair: Pair) -> None:
 def test_no_region_lies_across_a_4_gib_boundary(pair: Pair) -> None:
     """Two allocations that cross one are given up for a third; the rule under which data would alias is on."""
     both_ok(pair("mode=both", "count=400", "cross=2", rules="alias=on"), at_least=400)
+
+
+DEVICES = {  # TBKIT_MOCK_RULES, TBKIT_MOCK_FAULTS: exit code, lines
+    ("gids=several", ""): (
+        0,
+        [
+            "rdma_en5 DOWN error 0 lid 2 mtu 4096 max_qp 11 gids 3: "
+            "[0] fe80::ab:cdff:fe00:2 [1] ::ffff:10.99.2.1 [3] ::ffff:169.254.103.1",
+            "rdma_en2 ACTIVE error 0 lid 1 mtu 4096 max_qp 11 gids 3: "
+            "[0] fe80::ab:cdff:fe00:0 [1] ::ffff:10.99.0.1 [3] ::ffff:169.254.1.1",
+        ],
+    ),
+    ("", "error=5@open_device:1"): (
+        0,
+        [
+            "rdma_en5 unknown error 5 lid 0 mtu 0 max_qp 0 gids 0:",
+            "rdma_en2 ACTIVE error 0 lid 1 mtu 4096 max_qp 11 gids 3: "
+            "[0] fe80::ab:cdff:fe00:0 [1] ::ffff:169.254.1.1 [2] fe80::8a1:3c55:90d2:7700",
+        ],
+    ),
+    ("", "error=22@get_device_list"): (
+        1,
+        [
+            "list devices: EINVAL (22): no RDMA device; `rdma_ctl enable` in Recovery, reboot; "
+            "on Linux `rdma link` [failure 1, 2]"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("settings", DEVICES, ids="|".join)
+def test_devices_are_listed_with_port_state_and_gids(built: Path, settings: tuple[str, str]) -> None:
+    """Each device with its port's state and every GID that is not zero; one that does not open with its errno."""
+    env = os.environ | {
+        "TBKIT_LIBRDMA": str(built / "libtbmock.so"),
+        "TBKIT_MOCK": f"namespace=vd{os.getpid()}; node=m; cables=m:rdma_en2-n:rdma_en3; devices=m:rdma_en5",
+        "TBKIT_MOCK_RULES": settings[0],
+        "TBKIT_MOCK_FAULTS": settings[1],
+    }
+    done = subprocess.run([str(built / "verbs_devices")], env=env, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout.splitlines()) == DEVICES[settings], done.stderr
+
+
+def test_a_library_that_is_not_there_is_named(pair: Pair) -> None:
+    """TBKIT_LIBRDMA with a wrong path: one line that names it, no search elsewhere."""
+    lines = pair("mode=open", TBKIT_LIBRDMA="/nowhere/librdma.so")
+    assert "rdma_en2 to rank 1: load library: /nowhere/librdma.so" in line(lines, 0, "error")
