@@ -84,8 +84,8 @@ static int tell_all(tb_group *g, const window_note *own, uint64_t *bytes, uint64
 
 /* A window of its own number, exposed unless there is an error. */
 static int enter_window(tb_group *g, const void *memory, uint64_t bytes, int error, int to_blame, uint64_t deadline_ns,
-                        tb_window **window, tb_mesh_error *e) {
-    tb_window *w = calloc(1, sizeof *w);
+                        tb_memory_window **window, tb_mesh_error *e) {
+    tb_memory_window *w = calloc(1, sizeof *w);
     uint32_t number = ++g->service->windows;
     if (!error)
         error = w ? tb_expose(&g->service->exposures, number, memory, bytes) : ENOMEM;
@@ -97,13 +97,13 @@ static int enter_window(tb_group *g, const void *memory, uint64_t bytes, int err
         free(w);
         return status;
     }
-    *w = (tb_window){.group = g, .number = number};
+    *w = (tb_memory_window){.group = g, .number = number};
     memcpy(w->bytes, of, sizeof of);
     *window = w;
     return TB_OK;
 }
 
-int tb_window_expose(tb_group *g, const void *memory, uint64_t bytes, uint64_t timeout_ns, tb_window **window,
+int tb_window_expose(tb_group *g, const void *memory, uint64_t bytes, uint64_t timeout_ns, tb_memory_window **window,
                      tb_mesh_error *e) {
     uint64_t deadline = tb_now_ns() + timeout_ns;
     int to_blame = TB_NO_PEER, error = 0;

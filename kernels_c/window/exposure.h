@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define TB_WINDOWS_MAX 64 /* open at once on one rank */
+#include "window.h"
 
-enum tb_refusal { TB_GRANTED = 0, TB_WINDOW_CLOSED, TB_BEYOND };
+#define TB_WINDOWS_MAX 64 /* open at once on one rank */
 
 typedef struct tb_exposure {
     uint32_t number, serving; /* serving: replies that are not finished */

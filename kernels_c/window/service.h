@@ -16,7 +16,7 @@ typedef struct tb_service {
     pthread_t thread;
 } tb_service;
 
-struct tb_window {
+struct tb_memory_window {
     tb_group *group; /* outlives it */
     uint32_t number;
     uint64_t bytes[TB_MAX_RANKS];

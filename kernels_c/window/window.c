@@ -11,11 +11,11 @@
 #define TICK_NS 100000000
 #define COPY_BYTES 1048576 /* of own memory in one piece: a close need not wait longer */
 
-uint64_t tb_window_bytes(const tb_window *w, int rank) { return w->bytes[rank]; }
+uint64_t tb_window_bytes(const tb_memory_window *w, int rank) { return w->bytes[rank]; }
 
-void tb_window_free(tb_window *w) { free(w); }
+void tb_window_free(tb_memory_window *w) { free(w); }
 
-enum tb_carrier tb_window_carrier(const tb_window *w, int rank) {
+enum tb_carrier tb_window_carrier(const tb_memory_window *w, int rank) {
     const tb_group *g = w->group;
     if (rank == g->rank)
         return TB_CARRIER_SELF;
@@ -24,16 +24,16 @@ enum tb_carrier tb_window_carrier(const tb_window *w, int rank) {
     return tb_mesh_relays(g->mesh, rank) ? TB_CARRIER_RELAY : TB_CARRIER_STREAM;
 }
 
-bool tb_window_enter(tb_window *w) {
+bool tb_window_enter(tb_memory_window *w) {
     if (!w->group->service)
         return false;
     atomic_fetch_add(&w->group->service->callers, 1);
     return true;
 }
 
-void tb_window_leave(tb_window *w) { atomic_fetch_sub(&w->group->service->callers, 1); }
+void tb_window_leave(tb_memory_window *w) { atomic_fetch_sub(&w->group->service->callers, 1); }
 
-void tb_window_close(tb_window *w, uint64_t timeout_ns) {
+void tb_window_close(tb_memory_window *w, uint64_t timeout_ns) {
     tb_withdraw(&w->group->service->exposures, w->number, tb_now_ns() + timeout_ns);
 }
 
@@ -62,7 +62,7 @@ static int await(const tb_group *g, const tb_read *r, tb_fetch *f, uint64_t bega
     return TB_OK;
 }
 
-static int fetch(tb_window *w, const tb_read *r, tb_read_end *end) {
+static int fetch(tb_memory_window *w, const tb_read *r, tb_read_end *end) {
     tb_group *g = w->group;
     tb_stream *s = &g->service->stream[r->rank];
     uint64_t began = tb_now_ns();
@@ -82,7 +82,7 @@ static int fetch(tb_window *w, const tb_read *r, tb_read_end *end) {
     return status;
 }
 
-static int copy_own(tb_window *w, const tb_read *r, tb_read_end *end) {
+static int copy_own(tb_memory_window *w, const tb_read *r, tb_read_end *end) {
     tb_exposures *own = &w->group->service->exposures;
     uint8_t *to = r->target;
     end->refusal = tb_serve_begin(own, w->number);
@@ -97,7 +97,7 @@ static int copy_own(tb_window *w, const tb_read *r, tb_read_end *end) {
     return end->refusal ? TB_INVALID : TB_OK;
 }
 
-int tb_window_read(tb_window *w, const tb_read *r, tb_read_end *end) {
+int tb_window_read(tb_memory_window *w, const tb_read *r, tb_read_end *end) {
     uint64_t bytes = w->bytes[r->rank];
     *end = (tb_read_end){.exposed = bytes};
     end->fault = (tb_fault){.kind = TB_FETCH, .peer = r->rank, .by = w->group->rank};
@@ -110,7 +110,7 @@ int tb_window_read(tb_window *w, const tb_read *r, tb_read_end *end) {
     return fetch(w, r, end);
 }
 
-int tb_window_times(tb_window *w, const tb_read *r, size_t times, double *us, tb_read_end *end) {
+int tb_window_times(tb_memory_window *w, const tb_read *r, size_t times, double *us, tb_read_end *end) {
     int status = TB_OK;
     for (size_t i = 0; i < times && status == TB_OK; i++) {
         uint64_t before = tb_now_ns();

@@ -21,8 +21,8 @@ static uint8_t *memory_of(int rank, size_t bytes) {
     return memory;
 }
 
-static tb_window *expose(tb_group *g, const void *memory, uint64_t bytes) {
-    tb_window *w;
+static tb_memory_window *expose(tb_group *g, const void *memory, uint64_t bytes) {
+    tb_memory_window *w;
     tb_mesh_error error;
     int status = tb_window_expose(g, memory, bytes, 20 * SECOND, &w, &error);
     if (status == TB_INVALID)
@@ -39,7 +39,7 @@ static void meet(tb_group *g) {
     CHECK(status == TB_OK);
 }
 
-static int read_some(tb_window *w, int rank, uint64_t offset, uint64_t length, void *target, tb_read_end *end) {
+static int read_some(tb_memory_window *w, int rank, uint64_t offset, uint64_t length, void *target, tb_read_end *end) {
     tb_read r = {.rank = rank, .offset = offset, .length = length, .target = target, .timeout_ns = 20 * SECOND};
     CHECK(tb_window_enter(w));
     int status = tb_window_read(w, &r, end);
@@ -47,7 +47,7 @@ static int read_some(tb_window *w, int rank, uint64_t offset, uint64_t length, v
     return status;
 }
 
-static void check_block(tb_window *w, int rank, uint64_t offset, uint64_t length) {
+static void check_block(tb_memory_window *w, int rank, uint64_t offset, uint64_t length) {
     uint8_t *target = malloc(length + 2);
     tb_read_end end;
     memset(target, 0xee, length + 2);
@@ -60,7 +60,7 @@ static void check_block(tb_window *w, int rank, uint64_t offset, uint64_t length
 
 static void all_sizes(tb_group *g) {
     uint8_t *memory = memory_of(g->rank, BYTES);
-    tb_window *w = expose(g, memory, BYTES);
+    tb_memory_window *w = expose(g, memory, BYTES);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
         for (int r = 0; r < g->size; r++) {
             check_block(w, r, 0, lengths[k]);
@@ -75,7 +75,7 @@ static void all_sizes(tb_group *g) {
 
 static void bounds(tb_group *g) {
     uint8_t *memory = memory_of(g->rank, 100), byte[200];
-    tb_window *w = expose(g, memory, g->rank == 0 ? 100 : 0);
+    tb_memory_window *w = expose(g, memory, g->rank == 0 ? 100 : 0);
     tb_read_end end;
     CHECK(tb_window_bytes(w, 0) == 100 && tb_window_bytes(w, 1) == 0);
     check_block(w, 0, 100, 0);
@@ -96,7 +96,7 @@ static void bounds(tb_group *g) {
 }
 
 typedef struct reader {
-    tb_window *window;
+    tb_memory_window *window;
     int rank, peer, reads;
     pthread_t thread;
 } reader;
@@ -111,7 +111,7 @@ static void *read_on(void *context) {
 /* Three threads a rank read all others, while their rank's own thread runs collectives. */
 static void many_readers(tb_group *g) {
     uint8_t *memory = memory_of(g->rank, BYTES);
-    tb_window *w = expose(g, memory, BYTES);
+    tb_memory_window *w = expose(g, memory, BYTES);
     reader readers[3];
     int32_t x[1000] = {0};
     for (int i = 0; i < 3; i++) {
@@ -143,7 +143,7 @@ static void *read_till_closed(void *context) {
 /* The memory is gone as soon as close returns: a sanitizer sees who still reads it. Another window goes on. */
 static void close_under_readers(tb_group *g) {
     uint8_t *memory = memory_of(g->rank, BYTES), *other = memory_of(g->rank, 1000);
-    tb_window *w = expose(g, memory, BYTES), *kept = expose(g, other, 1000);
+    tb_memory_window *w = expose(g, memory, BYTES), *kept = expose(g, other, 1000);
     reader r = {.window = w, .rank = g->rank, .peer = (g->rank + 1) % g->size};
     CHECK(pthread_create(&r.thread, NULL, read_till_closed, &r) == 0);
     tb_sleep_ns(SECOND / 20);
@@ -161,7 +161,7 @@ static void close_under_readers(tb_group *g) {
 
 static void one_leaves(tb_group *g) {
     uint8_t *memory = memory_of(g->rank, 1000), byte[10];
-    tb_window *w = expose(g, memory, 1000);
+    tb_memory_window *w = expose(g, memory, 1000);
     tb_read_end end;
     if (g->rank == 0) {
         while (read_some(w, 1, 0, 10, byte, &end) == TB_OK)
@@ -191,7 +191,7 @@ static void *close_service(void *context) {
 /* A rank whose thread waits for an answer that never comes closes the group in another: the wait ends first. */
 static void closed_while_waiting(tb_group *g) {
     uint8_t byte[10], *memory = memory_of(g->rank, 1000);
-    tb_window *w = expose(g, memory, 1000);
+    tb_memory_window *w = expose(g, memory, 1000);
     pthread_t closer;
     tb_read_end end;
     meet(g);
