@@ -13,7 +13,9 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels_c"
-ROOMS = [KERNELS / room for room in ("wait", "channel", "wire", "verbs", "mesh", "collective", "process")]  # all but python/
+ROOMS = [
+    KERNELS / room for room in ("wait", "channel", "wire", "verbs", "mesh", "collective", "process")
+]  # all but python/
 INCLUDES = [f"-I{room}" for room in ROOMS]
 COMPILER = os.environ.get("CC", "cc")
 FLAGS = [
