@@ -6,6 +6,7 @@ device a pair on each node, as Macs have ports, made by the false librdma that T
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Sequence
 from itertools import combinations
@@ -16,7 +17,7 @@ from tbkit.fabric import Cabling
 from tbkit.record.schema import Reality
 
 Carrier = Literal["shm", "tcp", "verbs"]
-LIBRARY = "TBKIT_LIBRDMA"
+LIBRARY, RULES = "TBKIT_LIBRDMA", "TBKIT_MOCK_RULES"
 LOOPBACK = "127.0.0.1"
 
 
@@ -53,9 +54,12 @@ def environment(carrier: Carrier, names: Sequence[str], namespace: str) -> dict[
         return {}
     pairs = combinations(range(len(names)), 2)
     cables = ",".join(f"{_end(names, a, b)}-{_end(names, b, a)}" for a, b in pairs)
-    library = os.environ[LIBRARY]
+    rules = os.environ.get(
+        RULES, f"page={mmap.PAGESIZE}"
+    )  # else Apple's, which no other machine's memory has
+    shared = {LIBRARY: os.environ[LIBRARY], RULES: rules}
     return {
-        name: {LIBRARY: library, "TBKIT_MOCK": f"namespace={namespace}; node={name}; cables={cables}"}
+        name: shared | {"TBKIT_MOCK": f"namespace={namespace}; node={name}; cables={cables}"}
         for name in names
     }
 
