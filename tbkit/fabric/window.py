@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy.typing as npt
 from tbkit import _kernels
 from tbkit.errors import UsageError
 from tbkit.fabric.arrays import registered
-from tbkit.stats import median
 
 if TYPE_CHECKING:
     from tbkit.fabric.group import Group
