@@ -165,7 +165,7 @@ def test_the_mocks_queue_pairs_carry_a_group_too(monkeypatch: pytest.MonkeyPatch
     assert spec is not None and spec.origin is not None
     library = next(Path(spec.origin).parent.glob("libtbmock.*"), None)
     if library is None:
-        pytest.skip("the mock librdma was not built: no <infiniband/verbs.h> here")
+        pytest.skip(reason="the mock librdma was not built: no <infiniband/verbs.h> here")
     monkeypatch.setenv(carriers.LIBRARY, str(library))
     with tb.connect(local=2, carrier="verbs") as cluster:
         found = cluster.links("lat", **QUICK)
