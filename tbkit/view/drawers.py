@@ -7,7 +7,7 @@ from typing import Any
 
 from tbkit.record.schema import Gate, Ledger, Record
 from tbkit.show import Drawing
-from tbkit.view import figures, links, tables, text, words
+from tbkit.view import figures, tables, text, words
 
 
 def draw_record(shown: Any) -> Drawing:
@@ -95,6 +95,8 @@ def draw_cluster(cluster: Any) -> Drawing:
 
 def draw_measurement(measured: Any) -> Drawing:
     """A measurement of links: its tables, what stands out, and for cards the figure."""
+    from tbkit.view import links  # the cards bring numpy with them
+
     found, cards = links.tables_of(measured), getattr(measured, "cards", ())
     said = links.said(measured)
 
@@ -109,6 +111,8 @@ def draw_measurement(measured: Any) -> Drawing:
 
 def draw_link_card(card: Any) -> Drawing:
     """One cable: perftest's tables of both ways and the figure."""
+    from tbkit.view import links
+
     found = [links.summary_table([card], card.reality), *links.card_tables(card)]
     text = "\n\n".join(table.text(links.WIDTH) for table in found)
     return Drawing(
