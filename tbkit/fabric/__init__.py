@@ -15,6 +15,7 @@ On one node ``join`` suffices; over several, ``form`` takes a :class:`Cabling` a
 from __future__ import annotations
 
 from tbkit.fabric.cabling import Cable, Cabling, End, Relay
+from tbkit.fabric.clock import Clock, align
 from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
 from tbkit.fabric.mesh import Exchange, Mesh, form
 from tbkit.fabric.notes import over_folder, over_stdio
@@ -24,6 +25,7 @@ from tbkit.fabric.shape import LinkShape, Shape
 __all__ = [
     "Cable",
     "Cabling",
+    "Clock",
     "Count",
     "End",
     "Exchange",
@@ -35,6 +37,7 @@ __all__ = [
     "RankFacts",
     "Relay",
     "Shape",
+    "align",
     "discard",
     "form",
     "join",
