@@ -9,6 +9,7 @@
 #include "heartbeat.h"
 #include "mesh.h"
 #include "process.h"
+#include "window.h"
 
 #define NAP_NS 200000
 #define LEAST_SHM_BYTES 4096 /* a frame of a pipeline within one node */
@@ -167,6 +168,8 @@ int tb_group_join_node(tb_group *g, const char *name, int rank, int size, uint32
 void tb_group_close(tb_group *g) {
     if (!g->header)
         return;
+    tb_service_free(g->service);
+    g->service = NULL;
     tb_mesh_free(g->mesh);
     g->mesh = NULL;
     tb_heartbeat_touch(&g->own->heartbeat_ns, false);

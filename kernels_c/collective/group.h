@@ -24,6 +24,7 @@ struct tb_group {
     uint32_t frame_bytes;    /* the longest payload that every channel of every rank takes; a multiple of 64 */
     uint32_t least_bytes;    /* a shorter frame costs as much: chunks of a pipeline are not cut below it */
     struct tb_mesh *mesh;    /* what leads to ranks on other nodes; NULL: all are here */
+    struct tb_service *service; /* of its windows; NULL: it has none */
     tb_channel to[TB_MAX_RANKS], from[TB_MAX_RANKS];
     tb_shape *shapes;        /* of the channels of shaped links; NULL: there are none */
     uint64_t shaping;        /* digest of all shapes, set before the group is joined: all ranks must have the same */

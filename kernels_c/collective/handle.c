@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "group.h"
+#include "mesh.h"
 
 struct tb_observer {
     tb_segment segment;
@@ -58,6 +59,13 @@ bool tb_handle_oversubscribed(const tb_group *g) { return g->waiting.oversubscri
 int tb_handle_fd(const tb_group *g) { return g->segment.fd; }
 tb_count tb_handle_count(const tb_group *g, enum tb_kind kind) { return g->counts[kind]; }
 tb_rank_facts tb_handle_facts(const tb_group *g, int rank) { return facts(g->header, rank); }
+
+void tb_handle_words(const tb_group *g, int rank, char *text, size_t room) {
+    text[0] = 0;
+    if (g->mesh)
+        tb_mesh_words(g->mesh, g->rank, rank, text, room);
+}
+
 void tb_handle_interrupt(tb_group *g, uint32_t ranks) { interrupt_ranks(g->header, ranks); }
 void tb_testing_corrupt(tb_group *g, uint32_t frames) { g->corrupt_next = frames; }
 

@@ -3,6 +3,7 @@
 #define TB_HANDLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "fault.h"
@@ -40,6 +41,8 @@ bool tb_handle_oversubscribed(const tb_group *group);
 int tb_handle_fd(const tb_group *group);
 tb_count tb_handle_count(const tb_group *group, enum tb_kind kind);
 tb_rank_facts tb_handle_facts(const tb_group *group, int rank);
+/* " on mac2, cable …": where a rank is; "" in a group of one node. */
+void tb_handle_words(const tb_group *group, int rank, char *text, size_t room);
 void tb_handle_interrupt(tb_group *group, uint32_t ranks);
 /* Calls the before_block hook now: for payloads whose copying alone takes long. */
 void tb_handle_block(tb_group *group);

@@ -57,8 +57,11 @@ struct tb_liveness {
 
 static tb_control *board(tb_liveness *l, int rank) { return &l->header->control[rank]; }
 
+/* An answer to a goodbye is no loss: other ranks of this node read the board too, and may still wait for that rank. */
 static void lose(tb_liveness *l, const line *n, int status) {
     uint32_t attached = TB_ATTACHED;
+    if (atomic_load(&l->stop))
+        return;
     atomic_store(&board(l, n->rank)->loss, (uint32_t)status);
     atomic_compare_exchange_strong(&board(l, n->rank)->state, &attached, TB_LOST);
 }

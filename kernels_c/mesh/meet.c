@@ -44,7 +44,7 @@ static bool is_first_of_pair(const tb_cabling *g, int cable) {
 bool tb_meet_wants(const tb_cabling *g, int cable, enum tb_purpose purpose) {
     if (purpose == TB_DATA)
         return g->cable[cable].by != TB_BY_VERBS;
-    return purpose == TB_LIVENESS && is_first_of_pair(g, cable);
+    return is_first_of_pair(g, cable);
 }
 
 static int fail(tb_meeting *m, int peer, const char *step, int error, const char *rule, const char *got) {

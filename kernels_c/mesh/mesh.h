@@ -73,6 +73,11 @@ void tb_mesh_free(tb_mesh *mesh);
 tb_group *tb_mesh_group(tb_mesh *mesh, const struct tb_shaping *shaping, uint64_t timeout_ns, tb_hooks hooks,
                         int *status, int *error);
 
+/* The connection for reads of a peer's windows, which is the caller's from now on; -1: none, or taken before. */
+int tb_mesh_take_read(tb_mesh *mesh, int peer);
+/* A rank between passes the frames of this peer on. */
+bool tb_mesh_relays(const tb_mesh *mesh, int peer);
+
 /* The other nodes are to learn of a fault or of an interrupt now. */
 void tb_mesh_tell(tb_mesh *mesh);
 

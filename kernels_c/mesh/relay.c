@@ -15,8 +15,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 #define PAIRS 32
 #define BUFFER_BYTES (256u << 10)
+/* A rank that leaves passes on what others send on their way out of the last collective: until nothing has come for
+ * QUIET_NS, or their ends are closed, and for LINGER_NS at most. */
+#define QUIET_NS 300000000u
+#define LINGER_NS 2000000000u
+#define LOOK_MS 30
 
 #if !defined(MSG_NOSIGNAL)
 #define MSG_NOSIGNAL 0
@@ -34,17 +41,18 @@ struct tb_relay {
     flow flow[2 * PAIRS];
     _Atomic int pairs; /* set up whole before it is counted */
     int wake[2];
-    _Atomic int stop;
+    _Atomic uint64_t stop_ns; /* 0: it goes on */
     pthread_t thread;
 };
 
 static bool again(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-static void pass(flow *f) {
+/* Whether there was anything to pass on. */
+static bool pass(flow *f) {
     if (f->at == f->end) {
         ssize_t n = recv(f->from, f->bytes, BUFFER_BYTES, MSG_DONTWAIT);
         if (n < 0 && again())
-            return;
+            return false;
         f->at = 0;
         f->end = n > 0 ? (size_t)n : 0;
         f->ended = n <= 0;
@@ -52,7 +60,7 @@ static void pass(flow *f) {
     while (f->at < f->end) {
         ssize_t n = send(f->to, f->bytes + f->at, f->end - f->at, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && again())
-            return;
+            return false;
         if (n < 0)
             f->ended = true, f->at = f->end;
         else
@@ -60,6 +68,15 @@ static void pass(flow *f) {
     }
     if (f->ended)
         shutdown(f->to, SHUT_WR), shutdown(f->from, SHUT_RD);
+    return true;
+}
+
+/* True: something moved. */
+static bool pass_all(tb_relay *r, int pairs) {
+    bool moved = false;
+    for (int i = 0; i < 2 * pairs; i++)
+        moved = (!r->flow[i].ended && pass(&r->flow[i])) || moved;
+    return moved;
 }
 
 static int ask(const tb_relay *r, int pairs, struct pollfd *asks) {
@@ -74,6 +91,14 @@ static int ask(const tb_relay *r, int pairs, struct pollfd *asks) {
     return n;
 }
 
+static bool may_go_on(const tb_relay *r, uint64_t moved_ns) {
+    int pairs = atomic_load(&r->pairs), open = 0;
+    for (int i = 0; i < 2 * pairs; i++)
+        open += !r->flow[i].ended;
+    uint64_t stop = atomic_load(&r->stop_ns), now = tb_now_ns(), quiet_from = moved_ns > stop ? moved_ns : stop;
+    return stop == 0 || (open && now - quiet_from < QUIET_NS && now - stop < LINGER_NS);
+}
+
 static void *run(void *context) {
     tb_relay *r = context;
     struct pollfd asks[2 * PAIRS + 1];
@@ -81,14 +106,14 @@ static void *run(void *context) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
-    while (!atomic_load(&r->stop)) {
+    uint64_t moved_ns = tb_now_ns();
+    while (may_go_on(r, moved_ns)) {
         int pairs = atomic_load(&r->pairs), n = ask(r, pairs, asks);
-        if (poll(asks, (nfds_t)n, 1000) > 0 && asks[0].revents)
+        if (poll(asks, (nfds_t)n, atomic_load(&r->stop_ns) ? LOOK_MS : 1000) > 0 && asks[0].revents)
             while (read(r->wake[0], drained, sizeof drained) == sizeof drained)
                 continue;
-        for (int i = 0; i < 2 * pairs; i++)
-            if (!r->flow[i].ended)
-                pass(&r->flow[i]);
+        if (pass_all(r, pairs))
+            moved_ns = tb_now_ns();
     }
     return NULL;
 }
@@ -141,7 +166,7 @@ int tb_relay_count(const tb_relay *r) { return atomic_load(&r->pairs); }
 void tb_relay_free(tb_relay *r) {
     if (!r)
         return;
-    atomic_store(&r->stop, 1);
+    atomic_store(&r->stop_ns, tb_now_ns());
     wake(r);
     pthread_join(r->thread, NULL);
     for (int i = 0; i < atomic_load(&r->pairs); i++) {

@@ -15,6 +15,7 @@ extern "C" {
 }
 #include "pygroup.hpp"
 #include "pymesh.hpp"
+#include "pywindow.hpp"
 
 using namespace nb::literals;
 using namespace tbkit;
@@ -295,6 +296,18 @@ void bind_mesh(nb::module_ &m) {
         .def("close", &Mesh::close);
 }
 
+void bind_window(nb::module_ &m) {
+    const auto none = nb::none();
+    nb::class_<Window>(m, "Window")
+        .def(nb::init<nb::object, nb::handle, nb::handle>(), "group"_a, "memory"_a.none(), "deadline_s"_a.none())
+        .def("read_into", &Window::read, "rank"_a, "offset"_a, "length"_a, "out"_a, "deadline_s"_a = none)
+        .def("fill_times", &Window::fill_times, "rank"_a, "offset"_a, "out"_a, "samples"_a, "deadline_s"_a = none)
+        .def("bytes_of", &Window::bytes_of, "rank"_a)
+        .def("carrier", &Window::carrier, "rank"_a)
+        .def("close_by", &Window::close, "deadline_s"_a.none())
+        .def_prop_ro("is_open", &Window::is_open);
+}
+
 void bind_observer(nb::module_ &m) {
     nb::class_<Observer>(m, "Observer")
         .def(nb::init<const std::string &, int, double>(), "name"_a, "size"_a, "deadline_s"_a)
@@ -313,6 +326,7 @@ NB_MODULE(_kernels, m) {
     nb::set_leak_warnings(false);  // a group alive at exit is closed by the system with its process
     bind_mesh(m);
     bind_group(m);
+    bind_window(m);
     bind_observer(m);
     m.def("start_heartbeat", start_heartbeat, "fd"_a, "interval_s"_a, "watch_fd"_a = nb::none(), "grace_s"_a = 2.0,
           "message"_a = nb::bytes("\0", 1));

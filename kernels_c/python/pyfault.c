@@ -7,8 +7,8 @@
 #include "group.h"
 #include "mesh.h"
 
-static void raise_with(const char *type, const char *subject, const char *rule, const char *got, const char *remedy,
-                       PyObject *facts) {
+void tb_raise_with(const char *type, const char *subject, const char *rule, const char *got, const char *remedy,
+                   PyObject *facts) {
     PyObject *module = PyImport_ImportModule("tbkit.errors");
     PyObject *class = module ? PyObject_GetAttrString(module, type) : NULL;
     PyObject *words = class ? Py_BuildValue("(ssss)", subject, rule, got, remedy) : NULL;
@@ -22,7 +22,7 @@ static void raise_with(const char *type, const char *subject, const char *rule, 
 }
 
 void tb_raise(const char *type, const char *subject, const char *rule, const char *got, const char *remedy) {
-    raise_with(type, subject, rule, got, remedy, NULL);
+    tb_raise_with(type, subject, rule, got, remedy, NULL);
 }
 
 static PyObject *rank_list(uint32_t ranks) {
@@ -51,7 +51,7 @@ static PyObject *facts_of(const tb_group *g, const tb_fault *f) {
                          rank_list(f->absent), "rank", g->rank, "met_by", f->by);
 }
 
-static const char *type_of(int status) {
+const char *tb_status_type(int status) {
     switch (status) {
     case TB_TIMEOUT: return "FabricTimeout";
     case TB_PEER_DIED: return "PeerDied";
@@ -121,7 +121,7 @@ void tb_raise_fault(const tb_group *g, int status, const char *name) {
     if (status == TB_BROKEN) {
         snprintf(subject, sizeof subject, "group %s", name);
         snprintf(rule, sizeof rule, "a group takes no call after a fault");
-        snprintf(got, sizeof got, "%s in %s met by rank %d before", type_of(f->status), tb_kind_name(f->kind), f->by);
+        snprintf(got, sizeof got, "%s in %s met by rank %d before", tb_status_type(f->status), tb_kind_name(f->kind), f->by);
     } else {
         snprintf(subject, sizeof subject, "%s number %llu on rank %d", tb_kind_name(f->kind),
                  (unsigned long long)f->sequence, g->rank);
@@ -131,7 +131,7 @@ void tb_raise_fault(const tb_group *g, int status, const char *name) {
     }
     PyObject *facts = facts_of(g, f);
     if (facts)
-        raise_with(type_of(status), subject, rule, got, remedy_of(status), facts);
+        tb_raise_with(tb_status_type(status), subject, rule, got, remedy_of(status), facts);
     Py_XDECREF(facts);
 }
 
@@ -147,7 +147,7 @@ void tb_raise_mesh(const tb_mesh_error *e, const char *subject) {
     PyObject *peer = e->peer == TB_NO_PEER ? Py_NewRef(Py_None) : PyLong_FromLong(e->peer);
     PyObject *facts = Py_BuildValue("{s:N,s:s,s:i}", "peer", peer, "step", e->step, "errno", e->error);
     if (facts)
-        raise_with("LinkFailed", subject, e->rule, e->got, mesh_remedy(e->step), facts);
+        tb_raise_with("LinkFailed", subject, e->rule, e->got, mesh_remedy(e->step), facts);
     Py_XDECREF(facts);
 }
 

@@ -12,6 +12,10 @@ extern "C" {
 struct tb_group;
 
 void tb_raise(const char *type, const char *subject, const char *rule, const char *got, const char *remedy);
+/* The same with `facts`, a dict or NULL. */
+void tb_raise_with(const char *type, const char *subject, const char *rule, const char *got, const char *remedy,
+                   PyObject *facts);
+const char *tb_status_type(int status); /* the class of tbkit.errors for a status of the core */
 /* The group's last fault; `name` is the group's. With TB_SIGNAL the error is set already. */
 void tb_raise_fault(const struct tb_group *group, int status, const char *name);
 struct tb_mesh_error;

@@ -136,17 +136,24 @@ public:
     }
 
     tb_group *open() const {
-        if (!tb_handle_is_open(group_))
+        if (closing_ || !tb_handle_is_open(group_))
             refuse();
         return group_;
     }
 
+    // Without the GIL: a thread that reads a window of the group takes it once more as its wait ends.
     void close() {
         if (busy_)
             refuse();
-        tb_handle_close(group_);
+        busy_ = closing_ = true;
+        {
+            nb::gil_scoped_release released;
+            tb_handle_close(group_);
+        }
+        busy_ = closing_ = false;
     }
 
+    bool closing() const { return closing_; }
     tb_group *handle() const { return group_; }
     const std::string &name() const { return name_; }
     int rank() const { return rank_; }
@@ -185,7 +192,7 @@ private:
     }
 
     [[noreturn]] void refuse() const {
-        if (busy_)
+        if (busy_ && !closing_)
             fail("FabricError", "group " + name_, "one thread at a time calls a group", "a call while another waits",
                  "Give each thread a group of its own");
         fail("FabricError", "group " + name_, "a closed group takes no call", "a call after close()",
@@ -194,7 +201,7 @@ private:
 
     tb_group *group_ = nullptr;
     Gil gil_;
-    bool busy_ = false;
+    bool busy_ = false, closing_ = false;
     std::string name_;
     int rank_, size_;
     uint64_t timeout_ns_;

@@ -2,7 +2,8 @@
 
 const char *tb_kind_name(int kind) {
     static const char *const names[TB_KINDS] = {"none",       "join",       "barrier", "broadcast", "all_gather",
-                                                "all_reduce", "send",       "recv",    "pingpong",  "window",     "clock"};
+                                                "all_reduce", "send",       "recv",    "pingpong",  "window",
+                                                "clock",      "read"};
     return kind >= 0 && kind < TB_KINDS ? names[kind] : "unknown";
 }
 

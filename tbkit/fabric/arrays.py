@@ -1,4 +1,4 @@
-"""Results for collectives that are given no ``out``: numpy for numpy, lists and scalars; mlx for mlx."""
+"""Arrays that the module is given. Results where no ``out`` is: numpy for numpy, lists and scalars; mlx for mlx."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def reduced(x: Any) -> tuple[Any, Any]:
     """``(x as an array, a new array of its shape and dtype)``."""
     array = _dense(x)
     return array, _empty(array, tuple(array.shape))
+
+
+def registered(x: Any) -> Any:
+    """``x``, or for mlx another array of the same memory: an in-place operation on ``x`` would give that memory to
+    its result, which then changes under whoever reads it."""
+    return x.view(x.dtype) if _is_mlx(x) else x
 
 
 def gathered(x: Any, size: int) -> tuple[Any, Any]:

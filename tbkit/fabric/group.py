@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tbkit import _kernels
 from tbkit.errors import FabricError
 from tbkit.fabric.shape import LinkShape, Pair, Shape, on_one_node, rows
+from tbkit.fabric.window import Window
 
 Policy = Literal["auto", "spin", "yield", "futex"]
 Samples = npt.NDArray[np.float64]
@@ -178,6 +179,10 @@ class Group(_kernels.Group):
         stamps = np.zeros((exchanges, 4), np.int64)
         self.fill_clock(peer, pause_us * 1e-6, stamps, deadline_s)
         return stamps
+
+    def expose(self, array: Any = None, *, deadline_s: float | None = None) -> Window:
+        """A :class:`~tbkit.fabric.Window` on ``array``, which every rank may then read; all ranks call it."""
+        return Window(self, array, deadline_s=deadline_s)
 
     def __enter__(self) -> Self:
         return self
