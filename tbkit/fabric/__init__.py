@@ -17,6 +17,7 @@ On one node ``join`` suffices; over several, ``form`` takes a :class:`Cabling` a
 from __future__ import annotations
 
 from tbkit.fabric.cabling import Cable, Cabling, End, Relay
+from tbkit.fabric.clock import Clock, align
 from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
 from tbkit.fabric.mesh import Exchange, Mesh, form
 from tbkit.fabric.notes import over_folder, over_stdio
@@ -27,6 +28,7 @@ from tbkit.fabric.window import ReadTimes, Window, WindowCarrier
 __all__ = [
     "Cable",
     "Cabling",
+    "Clock",
     "Count",
     "End",
     "Exchange",
@@ -41,6 +43,7 @@ __all__ = [
     "Shape",
     "Window",
     "WindowCarrier",
+    "align",
     "discard",
     "form",
     "join",

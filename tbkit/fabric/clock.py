@@ -27,7 +27,7 @@ EXCHANGES_MIN = 8
 Line = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bounds:
     """Moments of our clock, and what the other's offset cannot exceed there, both in ns from the clock's origins."""
 
@@ -69,7 +69,7 @@ def highest(upper: Bounds, lower: Bounds, moment: float) -> float:
     return min(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clock:
     """A peer's monotonic clock as seen from ours.
 
