@@ -69,6 +69,10 @@ def _forms(answer: Any, args: argparse.Namespace) -> tuple[Any, str, bool]:
     if args.verb == "plan":
         document = answer.to_json()
         return document, str(answer), document["best"] is not None
+    if args.verb == "links":
+        from tbkit.view.links import measurement_text
+
+        return answer.to_json(), measurement_text(answer), answer.good
     import msgspec
 
     from tbkit.view.text import record_text, summary

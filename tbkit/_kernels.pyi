@@ -22,10 +22,23 @@ class Mesh:
 class Group:
     @overload
     def __init__(
-        self, name: str, rank: int, size: int, deadline_s: float = 30.0, policy: str = "auto"
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        deadline_s: float = 30.0,
+        policy: str = "auto",
+        links: list[tuple[int, int, int, float]] = ...,
     ) -> None: ...
     @overload
-    def __init__(self, mesh: Mesh, name: str, deadline_s: float, policy: str) -> None: ...
+    def __init__(
+        self,
+        mesh: Mesh,
+        name: str,
+        deadline_s: float,
+        policy: str,
+        links: list[tuple[int, int, int, float]] = ...,
+    ) -> None: ...
     def all_reduce(
         self,
         x: Any,
@@ -59,6 +72,7 @@ class Group:
     def fill_window(
         self, peer: int, bytes: int, count: int, samples: Any, deadline_s: float | None = None
     ) -> None: ...
+    def fill_clock(self, peer: int, pause_s: float, stamps: Any, deadline_s: float | None = None) -> None: ...
     def close(self) -> None:
         """Leave the group and unmap it; a second call does nothing."""
     def rank_facts(self, rank: int) -> dict[str, Any]: ...
@@ -134,5 +148,8 @@ def cores_free() -> int:
     """Cores that this process may run on."""
 
 def discard(name: str) -> None: ...
+def testing_skew(group: Group, offset_ns: int, origin_ns: int, drift: float) -> None:
+    """For tests only: in exchanges this rank's clock shows t + offset_ns + drift * (t - origin_ns)."""
+
 def testing_corrupt_next_frame(group: Group) -> None:
     """For tests only: damage the head of the next frame that this rank sends."""

@@ -70,6 +70,7 @@ class TbkitMagics(Magics):
 
             %tbcluster connect --local 2
             %tbcluster status
+            %tbcluster links lat
             %tbcluster disconnect
             %tbcluster help connect
         """

@@ -8,10 +8,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tbkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tbkit.cluster.carriers import Carrier
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 COUNTS = (1, 2, 4)
@@ -20,6 +23,7 @@ EXAMPLES = {
     "connect": "connect --local 2",
     "status": "status",
     "disconnect": "disconnect",
+    "links": "links lat --local 2",
     "plan": f"plan --model {DEFAULT_MODEL} --local 2",
     "shard": "shard --kind tensor-uneven",
     "scale": "scale decode --on 1,2",
@@ -86,22 +90,22 @@ class Session:
         """The connected cluster, or a new one of ``--local`` engines."""
         if args.local is None:
             return self.open_cluster()
-        return self.connect(args.local, args.policy)
+        return self.connect(args.local, args.policy, getattr(args, "carrier", "shm"))
 
-    def connect(self, local: int | None, policy: str = "auto") -> Any:
+    def connect(self, local: int | None, policy: str = "auto", carrier: Carrier = "shm") -> Any:
         """Connect; a no-op with a message where such a cluster stands."""
         if local is None:
             raise UsageError(
                 "connect", "says which machines", "nothing", "Try --local 2 for two engines here"
             )
         if self.cluster is not None and not self.cluster.closed:
-            if self.cluster.size == local:
+            if (self.cluster.size, self.cluster.carrier) == (local, carrier):
                 self.say(f"already connected: {self.cluster!r}")
                 return self.cluster
             self.cluster.close()
         from tbkit.cluster import connect
 
-        self.cluster = connect(local=local, policy=policy)
+        self.cluster = connect(local=local, policy=policy, carrier=carrier)
         return self.cluster
 
     def close(self) -> None:
@@ -112,7 +116,7 @@ class Session:
 
 
 def _connect(args: argparse.Namespace, session: Session) -> Any:
-    return session.connect(args.local, args.policy)
+    return session.connect(args.local, args.policy, args.carrier)
 
 
 def _status(_args: argparse.Namespace, session: Session) -> Any:
@@ -123,6 +127,27 @@ def _disconnect(_args: argparse.Namespace, session: Session) -> Any:
     if session.cluster is None:
         session.say("not connected")
     session.close()
+
+
+def _links(args: argparse.Namespace, session: Session) -> Any:
+    from tbkit.cluster.links import Effort, check_nodes, measure
+
+    effort = {"sizes": args.sizes, "blocks": args.blocks, "iterations": args.iterations, "seed": args.seed}
+    Effort(**effort).check()
+    check_nodes(args.what, args.local if args.local is not None else session.open_cluster().size)
+    return measure(session.cluster_of(args), args.what, say=session.say, **effort)
+
+
+class Measures:
+    """The names of the micro suite; its room is loaded when one is asked for."""
+
+    def __iter__(self) -> Iterator[str]:
+        from tbkit.cluster.links import MEASURES
+
+        return iter(MEASURES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
 
 
 def _plan(args: argparse.Namespace, session: Session) -> Any:
@@ -218,10 +243,10 @@ def _quickstart(args: argparse.Namespace, session: Session) -> Any:
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """``1,2,4`` as numbers; argparse turns the error into ours."""
+    """``1,2,4`` as numbers above 0; argparse turns the error into ours."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"counts of nodes such as 1,2,4, got {text!r}")
+        raise argparse.ArgumentTypeError(f"whole numbers such as 1,2,4, got {text!r}")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -236,6 +261,35 @@ def _cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", choices=policies, default="auto", help="how ranks wait (auto by occupancy)"
     )
+
+
+def _carrier_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--carrier",
+        choices=("shm", "tcp", "verbs"),
+        default="shm",
+        help="what frames go over (verbs: the mock of TBKIT_LIBRDMA)",
+    )
+
+
+def _connect_flags(parser: argparse.ArgumentParser) -> None:
+    _cluster_flags(parser)
+    _carrier_flag(parser)
+
+
+def _links_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", default="cards", choices=Measures(), metavar="WHAT", help="one of %(choices)s"
+    )
+    _connect_flags(parser)
+    parser.add_argument(
+        "--sizes", type=whole_numbers, metavar="B,B", help="message sizes in bytes (of crossing, widths)"
+    )
+    parser.add_argument("--blocks", type=int, default=5, help="passes over everything (default 5)")
+    parser.add_argument(
+        "--iterations", type=int, default=1000, help="at most, a size and block (default 1000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of every random order")
 
 
 def _model_flags(parser: argparse.ArgumentParser) -> None:
@@ -287,17 +341,18 @@ def _explain_flags(parser: argparse.ArgumentParser) -> None:
 
 
 VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[..., Any]]] = {
-    "connect": ("start a cluster", _cluster_flags, _connect),
+    "connect": ("start a cluster", _connect_flags, _connect),
     "status": ("nodes, engines and ranks", lambda _: None, _status),
     "disconnect": ("stop the cluster", lambda _: None, _disconnect),
+    "links": ("what each cable can do, and the collectives over them", _links_flags, _links),
     "plan": ("every placement of a model, with its reason", _plan_flags, _plan),
     "shard": ("load a model over the cluster", _shard_flags, _shard),
     "scale": ("time a workload on 1, 2, 4 nodes", _scale_flags, _scale),
     "explain": ("why N nodes are not N times faster", _explain_flags, _explain),
     "quickstart": ("the main job on this machine, with its report", _quickstart_flags, _quickstart),
 }
-CLUSTER_VERBS = ("connect", "status", "disconnect")
-COMMAND_VERBS = ("quickstart", "plan", "scale", "explain")
+CLUSTER_VERBS = ("connect", "status", "links", "disconnect")
+COMMAND_VERBS = ("quickstart", "links", "plan", "scale", "explain")
 
 
 def tree(prog: str, verbs: Sequence[str], *, json: bool) -> Parser:

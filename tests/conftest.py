@@ -1,17 +1,76 @@
-"""What several rooms' tests share: one cluster of four engines, since connecting costs seconds."""
+"""What several rooms' tests share: one cluster of four engines, since connecting costs seconds, and small models."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from tbkit.errors import ClusterError
+from tbkit.model.facts import ModelFacts
 
 CLOSE_S = 5.0
+
+# What costs seconds to make and serves many tests. Where tests go over several workers, those that use the same go
+# to the same worker, the longest group first. Notebook and cluster are one group: two models at once would be more
+# ranks than cores, and each would wait for the other's time slices.
+SHARED = {
+    "visit": "engines",
+    "executed": "engines",
+    "session_cluster": "engines",
+    "lab": "install",
+    "core": "sanitizers",
+    "pool": "fabric",
+    "ranks": "ranks",
+}
+ALONE = {"alone", "rack"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--phase",
+        choices=("together", "alone"),
+        help="only the tests that may run beside others, or the rest",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep this phase's tests, and say which of them share a worker. What another phase runs is not left out."""
+    if phase := config.getoption("phase"):
+        items[:] = [item for item in items if _alone(item) == (phase == "alone")]
+    order = list(SHARED)
+    items.sort(key=lambda item: min((order.index(name) for name in _shared(item)), default=len(order)))
+    for item in items:
+        for name in _shared(item)[:1]:
+            item.add_marker(pytest.mark.xdist_group(SHARED[name]))
+
+
+def _alone(item: pytest.Item) -> bool:
+    return any(mark.name in ALONE for mark in item.iter_markers())
+
+
+def _shared(item: pytest.Item) -> list[str]:
+    names = getattr(item, "fixturenames", ())
+    return [name for name in SHARED if name in names]
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """On a worker: keep what was deselected for the closing line, which xdist leaves it out of."""
+    told = getattr(items[0].config, "workeroutput", None)
+    if told is not None:
+        told.setdefault("deselected", []).extend(item.nodeid for item in items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker collects, and deselects, the same tests: what one tells is counted once."""
+    told = getattr(node, "workeroutput", {}).get("deselected", [])
+    if told and (reporter := node.config.pluginmanager.get_plugin("terminalreporter")):
+        reporter.stats["deselected"] = [SimpleNamespace(nodeid=name) for name in told]
 
 
 def children() -> dict[int, psutil.Process]:
@@ -40,6 +99,33 @@ def _runs(process: psutil.Process) -> bool:
 def still_running() -> Callable[[list[psutil.Process], float], list[psutil.Process]]:
     """Which of these processes run on after so many seconds."""
     return running
+
+
+def tiny(query_heads: int = 3, kv_heads: int = 1, layers: int = 2, **more: Any) -> ModelFacts:
+    """Facts of a small model: 2 layers, 3 query heads of width 16, 101 words: little divides by 2."""
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "family": "llama",
+        "layers": layers,
+        "hidden": 16 * query_heads,
+        "query_heads": query_heads,
+        "kv_heads": kv_heads,
+        "head_dim": 16,
+        "mlp_width": 88,
+        "vocab_rows": 101,
+        "tied": True,
+        "norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "rope_traditional": True,
+        "max_context": 512,
+    }
+    return ModelFacts(**(values | more))
+
+
+@pytest.fixture(scope="session")
+def facts_of() -> Callable[..., ModelFacts]:
+    """The maker of small models' facts."""
+    return tiny
 
 
 @pytest.fixture(scope="session")

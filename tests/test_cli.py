@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 def environment():
     """The environment of the command: this tree's tbkit, runs below the current folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TBKIT_RUNS")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("TBKIT_RUNS", "TBKIT_LIBRDMA")}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -63,7 +63,7 @@ def test_help_lists_the_verbs(tbkit, words):
     """--help, and no word at all, show the verbs on standard output."""
     code, out, errors = tbkit(*words)
     assert (code, errors) == (0, [])
-    for verb in ("quickstart", "plan", "scale", "explain"):
+    for verb in ("quickstart", "links", "plan", "scale", "explain"):
         assert verb in out
 
 
@@ -95,6 +95,14 @@ WRONG_USE = {
     "one block": (["scale", "decode", "--local", "2", "--blocks", "1"], "at least 2"),
     "no cluster": (["scale", "decode", "--on", "1"], "--local 2"),
     "no machines": (["plan"], "--local 2"),
+    "a measurement that is not there": (["links", "lta", "--local", "2"], "lat?"),
+    "links of nothing": (["links"], "--local 2"),
+    "links of one node": (["links", "bw", "--local", "1"], "--local 2"),
+    "a message of no size": (["links", "lat", "--local", "2", "--sizes", "8,x"], "8,x"),
+    "a message beyond all memory": (["links", "lat", "--local", "2", "--sizes", "99999999999"], "--sizes"),
+    "one block of links": (["links", "lat", "--local", "2", "--blocks", "1"], "at least 2"),
+    "a carrier that is not there": (["links", "lat", "--local", "2", "--carrier", "tpc"], "tcp?"),
+    "verbs without a mock": (["links", "lat", "--local", "2", "--carrier", "verbs"], "TBKIT_LIBRDMA"),
     "a count where memory is meant": (["plan", "--nodes", "2"], "--local 2"),
     "machines that cannot be read": (["plan", "--nodes", "m3ultra-512*"], "512,512"),
     "no nodes": (["plan", "--local", "0"], "whole number from 1"),
@@ -225,6 +233,20 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
     run.stdout.close()
     assert "Traceback" not in run.stderr.read()
     assert run.wait(DEADLINE_S) == 1
+
+
+@pytest.mark.cluster
+def test_links_is_one_json_document(tbkit, tmp_path):
+    """perftest's rows over a stream; the measurement is kept below the runs, and the path is in the document."""
+    words = ["links", "lat", "--local", "2", "--carrier", "tcp", "--sizes", "8,64", "--blocks", "2"]
+    code, out, _ = tbkit(*words, "--iterations", "20", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert [(row["from"], row["#bytes"]) for row in document["rows"]] == [
+        (end, size) for end in ("local0", "local1") for size in (8, 64)
+    ]
+    assert document["reality"] == "local" and document["carrier"] == "tcp"
+    assert (tmp_path / document["path"] / "samples.parquet").exists()
 
 
 @pytest.mark.slow

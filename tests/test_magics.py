@@ -91,7 +91,7 @@ def test_unloading_undoes_it(ip):
 
 WRONG_USE = {
     "a verb that is not there": ("%tbcluster conect --local 2", "connect?"),
-    "a verb that is like none": ("%tbcluster xyz", "connect, status, disconnect"),
+    "a verb that is like none": ("%tbcluster xyz", "connect, status, links, disconnect"),
     "a flag that is not there": ("%tbcluster connect --locl 2", "--local?"),
     "a choice that is not there": ("%tbcluster connect --local 2 --policy spim", "spin?"),
     "no engine": ("%tbcluster connect --local 0", "from 1 to 16"),
@@ -108,6 +108,8 @@ WRONG_USE = {
     "no workload": ("%tbscale", "workload"),
     "a count that is no number": ("%tbscale decode --on 1,2,x", "1,2,x"),
     "scaling without a cluster": ("%tbscale decode", "%tbcluster connect --local 2"),
+    "links without a cluster": ("%tbcluster links lat", "%tbcluster connect --local 2"),
+    "a measurement that is not there": ("%tbcluster links lta", "lat?"),
     "sharding without a cluster": ("%tbshard", "%tbcluster connect --local 2"),
     "a run that is not there": ("%tbexplain nosuch", "nosuch"),
 }
@@ -177,10 +179,10 @@ def test_disconnecting_nothing_is_fine(ip):
 @pytest.mark.parametrize(
     "line, offered",
     [
-        ("%tbcluster ", {"connect", "status", "disconnect", "help"}),
-        ("tbcluster ", {"connect", "status", "disconnect", "help"}),
+        ("%tbcluster ", {"connect", "status", "links", "disconnect", "help"}),
+        ("tbcluster ", {"connect", "status", "links", "disconnect", "help"}),
         ("%tbcluster dis", {"disconnect"}),
-        ("%tbcluster connect ", {"--help", "--local", "--policy"}),
+        ("%tbcluster connect ", {"--help", "--local", "--policy", "--carrier"}),
         ("%tbcluster connect --lo", {"--local"}),
         ("%tbcluster connect --local 2 --p", {"--policy"}),
         ("%tb q", {"quickstart"}),
@@ -188,7 +190,9 @@ def test_disconnecting_nothing_is_fine(ip):
         ("%tbscale decode --lo", {"--local", "--loads"}),
         ("%tbscale de", {"decode"}),
         ("%tbcluster connect --policy ", {"auto", "spin", "yield", "futex"}),
-        ("%tbcluster help ", {"connect", "status", "disconnect"}),
+        ("%tbcluster help ", {"connect", "status", "links", "disconnect"}),
+        ("%tbcluster links bi", {"bibw"}),
+        ("%tbcluster links lat --c", {"--carrier"}),
         ("%tbplan --model smol", {"smollm2-135m-instruct"}),
         ("%tbexplain la", {"last"}),
         ("cl = %tbcluster con", {"connect"}),

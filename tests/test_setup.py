@@ -135,6 +135,77 @@ def test_the_closing_line_is_recognised(tool, line, closing):
 
 
 @pytest.mark.parametrize(
+    ("closings", "seconds", "whole"),
+    [
+        (["5 passed, 2 deselected in 1.20s", "3 passed in 2.00s"], 4.0, "8 passed, 2 deselected in 4.00s"),
+        (
+            ["1 failed, 1 error in 1.20s", "4 passed, 1 skipped, 1 warning, 2 errors in 90.00s (0:01:30)"],
+            92.5,
+            "1 failed, 4 passed, 1 skipped, 1 warning, 3 errors in 92.50s (0:01:32)",
+        ),
+        (["5 passed in 1.20s", "7 deselected in 0.30s"], 2.0, "5 passed, 7 deselected in 2.00s"),
+        (["5 passed in 1.20s", "no tests ran in 0.30s"], 2.0, "5 passed in 2.00s"),
+        (
+            ["5 passed in 1.20s", "pytest ended without a closing line"],
+            2.0,
+            "pytest ended without a closing line",
+        ),
+    ],
+)
+def test_one_closing_line_counts_all_phases(tool, closings, seconds, whole):
+    """Each word is added up in pytest's order; a phase that was cut off leaves no line that looks whole."""
+    assert tool("gate").total(closings, seconds) == whole
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [([0, 0], 0), ([0, 5], 0), ([5, 5], 5), ([0, 1], 1), ([1, 0], 1), ([5, 1], 1), ([-9, 0], -9)],
+)
+def test_a_failure_of_any_phase_is_the_gate_s(tool, codes, code):
+    """A phase may have no tests, but not all of them."""
+    assert tool("gate").worst(codes) == code
+
+
+MARKED = """
+import pytest
+
+def test_beside_others(): pass
+
+@pytest.mark.alone
+def test_alone(): pass
+
+@pytest.mark.rack
+def test_on_virtual_nodes(): pass
+
+@pytest.mark.mac
+def test_on_a_mac(): pass
+
+@pytest.mark.alone
+@pytest.mark.mac
+def test_alone_on_a_mac(): pass
+"""
+
+
+def test_the_phases_run_each_test_once_and_count_what_is_deselected(tool, tmp_path, monkeypatch):
+    """What is marked alone or rack runs in the second phase only; workers tell what they deselected, once."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "tests" / "test_marked.py").write_text(MARKED)
+    monkeypatch.chdir(tmp_path)
+    gate = tool("gate")
+    ended = {
+        phase: gate.pytest(["-m", "not mac", *how, f"--phase={phase}"], strict=True)
+        for phase, how in gate.PHASES.items()
+    }
+
+    assert {phase: (code, gate.counts(line)) for phase, (code, line) in ended.items()} == {
+        "together": (0, {"passed": 1, "deselected": 1}),
+        "alone": (0, {"passed": 2, "deselected": 1}),
+    }
+
+
+@pytest.mark.parametrize(
     ("closing", "left_out", "strict", "code"),
     [
         ("5 passed, 2 deselected in 1.20s", False, True, 0),

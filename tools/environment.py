@@ -110,7 +110,6 @@ def build() -> None:
     options = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--force-reinstall", "-e", "."]
     if not log_run(str(PYTHON), "-m", "pip", "install", *options):
         raise fail("building the compiled module")
-    (VENV / ".built").touch()
 
 
 def lock(upgrade: bool) -> None:

@@ -1,6 +1,7 @@
 """System packages: what the tests and the benchmarks need beyond Python, and who can install it.
 
-``python tools/system.py bench`` is called by ``make bench``; ``tools/gate.py`` asks for the tests' needs.
+``python tools/system.py bench`` is called by ``make bench``, ``test`` by ``make test`` before it builds the module;
+``tools/gate.py`` says what could not be had.
 Root on Debian gets what is missing; elsewhere the missing group is named with its remedy.
 """
 
@@ -17,12 +18,14 @@ LOG = Path("build/apt.log")
 
 
 class Need(NamedTuple):
-    """A program that a group of tests needs, and the Debian packages that bring it."""
+    """What a group of tests needs: any one of some programs, or all of them, and the Debian packages with it."""
 
     group: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
     remedy: str
+    all_of_them: bool = False
+    files: tuple[str, ...] = ()
 
 
 CHROMIUM = Need(
@@ -32,6 +35,45 @@ CHROMIUM = Need(
     "install Chrome or Chromium",
 )
 OPEN_MPI = Need("Open MPI peer", ("mpirun",), ("openmpi-bin",), "install Open MPI")
+VERBS = Need(
+    "verbs",
+    (),
+    ("libibverbs-dev",),
+    "install libibverbs-dev, then make setup again",
+    all_of_them=True,
+    files=("/usr/include/infiniband/verbs.h",),
+)
+# dropbear-bin, because installing OpenSSH's server starts it.
+RACK = Need(
+    "rack",
+    (
+        "qemu-system-x86_64",
+        "setpriv",
+        "rdma",
+        "tc",
+        "ibv_devinfo",
+        "ib_send_lat",
+        "dropbear",
+        "ssh-keygen",
+        "ping",
+    ),
+    (
+        *(
+            "qemu-system-x86",
+            "util-linux",
+            "iproute2",
+            "ibverbs-providers",
+            "ibverbs-utils",
+            "libibverbs-dev",
+        ),
+        *("perftest", "dropbear-bin", "openssh-client", "iputils-ping"),
+    ),
+    "install qemu, perftest, ibverbs-utils, iproute2, dropbear and OpenSSH's client",
+    all_of_them=True,
+)
+
+
+TESTED = (CHROMIUM, RACK, VERBS)
 
 
 def can_install() -> bool:
@@ -61,7 +103,9 @@ def provide(need: Need) -> str:
     """Make sure that the need is met; the empty string, or why it is not."""
 
     def found() -> bool:
-        return any(shutil.which(program) for program in need.programs)
+        enough = all if need.all_of_them else any
+        there = enough(shutil.which(program) for program in need.programs)
+        return there and all(Path(file).exists() for file in need.files)
 
     if found() or (apt_install(need.packages) and found()):
         return ""
@@ -70,6 +114,11 @@ def provide(need: Need) -> str:
 
 
 def main() -> int:
+    """``bench``: its peers, or it cannot be. ``test``: what can be had, before the module is built; the gate judges."""
+    if sys.argv[1:] == ["test"]:
+        for need in TESTED:
+            provide(need)
+        return 0
     reason = provide(OPEN_MPI)
     if reason:
         print(f"bench: no {OPEN_MPI.group}: {reason}", file=sys.stderr)

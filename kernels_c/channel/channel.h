@@ -46,8 +46,16 @@ typedef struct tb_provider {
     bool (*flushed)(tb_channel *);             /* sender: nothing is left that only progress would move */
 } tb_provider;
 
+/* Of a provider whose frames can carry a moment of the monotonic clock beside their head. */
+typedef struct tb_stamps {
+    void (*put)(tb_channel *, uint64_t ns); /* sender, before the frame is committed */
+    uint64_t (*get)(tb_channel *);          /* receiver, when ready; 0: none was put */
+} tb_stamps;
+
 struct tb_channel {
     const tb_provider *provider;
+    const tb_stamps *stamps; /* NULL: frames carry none */
+    struct tb_shape *shape;  /* of a shaped link (wire/shaped.h); NULL: frames are ready as soon as they are there */
     uint8_t *heads, *slots;
     _Atomic uint32_t *consumed;
     _Atomic uint32_t *peer_sleeping; /* the peer's word: 1 + the rank that it sleeps for */
@@ -55,12 +63,17 @@ struct tb_channel {
     uint32_t sequence;               /* of the next frame; the first is 1 */
     uint32_t credit_from;            /* sender: the receiver's counter when last read */
     uint32_t slot_bytes;             /* the longest payload of a frame */
+    uint32_t slot_mask;              /* shm: slots of the lane, a power of two, minus 1 */
+    uint64_t *due;                   /* shm: stamps by slot, of a long lane */
     uint32_t length;                 /* payload of the frame in question */
     int rank, peer;
 };
 
 void tb_shm_sender(tb_channel *channel, const tb_header *header, int rank, int to);
 void tb_shm_receiver(tb_channel *channel, const tb_header *header, int rank, int from);
+/* The same over a long lane, of which `slots` are used: a power of two, the same at both ends. */
+void tb_shm_long_sender(tb_channel *channel, const tb_segment *segment, int rank, int to, uint32_t slots);
+void tb_shm_long_receiver(tb_channel *channel, const tb_segment *segment, int rank, int from, uint32_t slots);
 
 /* Zero-copy halves: a place for `length` <= slot bytes, then commit; a frame of that length, then release. */
 int tb_send_start(struct tb_group *group, int to, uint32_t length, uint8_t **payload);

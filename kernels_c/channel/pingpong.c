@@ -120,3 +120,50 @@ int tb_window(tb_group *g, int peer, size_t bytes, size_t window, size_t iterati
     free(data);
     return status;
 }
+
+static int64_t reading(const tb_group *g) {
+    int64_t now = (int64_t)tb_now_ns();
+    return now + g->skew.offset_ns + (int64_t)((double)(now - g->skew.origin_ns) * g->skew.drift);
+}
+
+static int ask(tb_group *g, int peer, int64_t *stamps) {
+    stamps[0] = reading(g);
+    int status = tb_send_bytes(g, peer, stamps, sizeof *stamps);
+    if (status == TB_OK)
+        status = tb_recv_bytes(g, peer, stamps + 1, 2 * sizeof *stamps);
+    stamps[3] = reading(g);
+    return status;
+}
+
+static int answer(tb_group *g, int peer) {
+    int64_t asked, stamps[2];
+    int status = tb_recv_bytes(g, peer, &asked, sizeof asked);
+    stamps[0] = reading(g);
+    if (status != TB_OK)
+        return status;
+    stamps[1] = reading(g);
+    return tb_send_bytes(g, peer, stamps, sizeof stamps);
+}
+
+static int exchange_all(tb_group *g, int peer, size_t exchanges, uint64_t pause_ns, int64_t *stamps) {
+    bool asks = g->rank < peer;
+    size_t bytes = 4 * exchanges * sizeof *stamps;
+    int status = TB_OK;
+    for (size_t i = 0; i < exchanges && status == TB_OK; i++) {
+        if (asks && i && pause_ns)
+            tb_sleep_ns(pause_ns);
+        status = asks ? ask(g, peer, stamps + 4 * i) : answer(g, peer);
+    }
+    if (status != TB_OK)
+        return status;
+    return asks ? tb_send_bytes(g, peer, stamps, bytes) : tb_recv_bytes(g, peer, stamps, bytes);
+}
+
+int tb_clock(tb_group *g, int peer, size_t exchanges, uint64_t pause_ns, int64_t *stamps, uint64_t timeout_ns) {
+    int status = tb_begin(g, TB_CLOCK, peer, 24 * exchanges, 0, timeout_ns);
+    return status == TB_OK ? tb_end(g, exchange_all(g, peer, exchanges, pause_ns, stamps)) : status;
+}
+
+void tb_testing_skew(tb_group *g, int64_t offset_ns, int64_t origin_ns, double drift) {
+    g->skew = (tb_skew){offset_ns, origin_ns, drift};
+}

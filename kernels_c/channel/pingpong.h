@@ -15,4 +15,10 @@ int tb_bare_pingpong(tb_group *group, int peer, size_t iterations, double *one_w
 int tb_window(tb_group *group, int peer, size_t bytes, size_t window, size_t iterations, double *window_us,
               uint64_t timeout_ns);
 
+/* Exchanges of clock readings, `pause_ns` apart, raw: stamps[4 * i] and on, in ns, say when the lower rank sent, the
+ * other received, the other answered, the lower received, each by its own clock. Both ranks get all of them. */
+int tb_clock(tb_group *group, int peer, size_t exchanges, uint64_t pause_ns, int64_t *stamps, uint64_t timeout_ns);
+/* Tests only: in exchanges the clock of this rank shows t + offset + drift * (t - origin) where it is t. */
+void tb_testing_skew(tb_group *group, int64_t offset_ns, int64_t origin_ns, double drift);
+
 #endif

@@ -9,26 +9,26 @@
 #define INLINE_BYTES (TB_LINE - HEAD_BYTES)
 
 static inline uint8_t *head_line(const tb_channel *c) {
-    return c->heads + (size_t)((c->sequence - 1) % TB_SLOTS) * TB_LINE;
+    return c->heads + (size_t)((c->sequence - 1) & c->slot_mask) * TB_LINE;
 }
 
 static bool sender_ready(tb_channel *c) {
-    if (c->sequence - 1 - c->credit_from < TB_SLOTS)
+    if (c->sequence - 1 - c->credit_from <= c->slot_mask)
         return true;
     c->credit_from = atomic_load_explicit(c->consumed, memory_order_acquire);
-    return c->sequence - 1 - c->credit_from < TB_SLOTS;
+    return c->sequence - 1 - c->credit_from <= c->slot_mask;
 }
 
 /* Anything but what stood there one lap ago is a frame; whether it is the right one is the caller's question. */
 static bool receiver_ready(tb_channel *c) {
     uint64_t identity = atomic_load_explicit((_Atomic uint64_t *)head_line(c), memory_order_acquire);
-    return (uint32_t)identity != c->sequence - TB_SLOTS && identity != 0;
+    return (uint32_t)identity != c->sequence - 1 - c->slot_mask && identity != 0;
 }
 
 static uint8_t *payload(tb_channel *c, uint32_t length) {
     if (length <= INLINE_BYTES)
         return head_line(c) + HEAD_BYTES;
-    return c->slots + (size_t)((c->sequence - 1) % TB_SLOTS) * c->slot_bytes;
+    return c->slots + (size_t)((c->sequence - 1) & c->slot_mask) * c->slot_bytes;
 }
 
 static tb_head head(tb_channel *c) {
@@ -64,7 +64,7 @@ static void release(tb_channel *c) {
 static tb_watch receiver_watch(tb_channel *c) {
     _Atomic uint32_t *word = (_Atomic uint32_t *)head_line(c);
     uint32_t now = atomic_load_explicit(word, memory_order_acquire);
-    return (tb_watch){word, now == c->sequence - TB_SLOTS ? now : 0, -1, 0};
+    return (tb_watch){word, now == c->sequence - 1 - c->slot_mask ? now : 0, -1, 0};
 }
 
 static tb_watch sender_watch(tb_channel *c) { return (tb_watch){c->consumed, c->credit_from, -1, 0}; }
@@ -81,6 +81,7 @@ static void init(tb_channel *c, const tb_header *header, int rank, int peer, int
                       .peer_sleeping = (_Atomic uint32_t *)&header->control[peer].sleeping,
                       .sequence = 1,
                       .slot_bytes = header->slot_bytes,
+                      .slot_mask = TB_SLOTS - 1,
                       .rank = rank,
                       .peer = peer};
 }
@@ -89,4 +90,30 @@ void tb_shm_sender(tb_channel *c, const tb_header *header, int rank, int to) { i
 
 void tb_shm_receiver(tb_channel *c, const tb_header *header, int rank, int from) {
     init(c, header, rank, from, from, rank);
+}
+
+static void put_stamp(tb_channel *c, uint64_t ns) { c->due[(c->sequence - 1) & c->slot_mask] = ns; }
+
+static uint64_t get_stamp(tb_channel *c) { return c->due[(c->sequence - 1) & c->slot_mask]; }
+
+static const tb_stamps stamps = {put_stamp, get_stamp};
+
+static void lengthen(tb_channel *c, const tb_segment *segment, int from, int to, uint32_t slots) {
+    tb_long_lane *lane = tb_segment_long_lane(segment, from, to);
+    c->stamps = &stamps;
+    c->heads = lane->heads[0];
+    c->due = lane->due;
+    c->consumed = &lane->consumed;
+    c->slots = tb_segment_long_slots(segment, from, to);
+    c->slot_mask = slots - 1;
+}
+
+void tb_shm_long_sender(tb_channel *c, const tb_segment *segment, int rank, int to, uint32_t slots) {
+    tb_shm_sender(c, segment->header, rank, to);
+    lengthen(c, segment, rank, to, slots);
+}
+
+void tb_shm_long_receiver(tb_channel *c, const tb_segment *segment, int rank, int from, uint32_t slots) {
+    tb_shm_receiver(c, segment->header, rank, from);
+    lengthen(c, segment, from, rank, slots);
 }

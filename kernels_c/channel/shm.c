@@ -32,20 +32,21 @@ static size_t segment_bytes(int size, uint32_t slot_bytes) {
     return slots_at(size) + (size_t)size * (size - 1) * TB_SLOTS * slot_bytes;
 }
 
-static size_t channel_index(int size, int from, int to) { return (size_t)from * (size - 1) + to - (to > from); }
+size_t tb_segment_channel(int size, int from, int to) { return (size_t)from * (size - 1) + to - (to > from); }
 
 tb_lane *tb_segment_lane(const tb_header *header, int from, int to) {
     return (tb_lane *)((uint8_t *)header + lanes_at()) + (size_t)from * header->size + to;
 }
 
 uint8_t *tb_segment_slots(const tb_header *header, int from, int to) {
-    size_t index = channel_index((int)header->size, from, to);
+    size_t index = tb_segment_channel((int)header->size, from, to);
     return (uint8_t *)header + slots_at((int)header->size) + index * TB_SLOTS * header->slot_bytes;
 }
 
 /* tmpfs kills with SIGBUS where it is full at first touch: the room is taken beforehand. */
-static int reserve(int fd, size_t bytes) {
-    if (ftruncate(fd, (off_t)bytes) != 0)
+static int reserve(int fd, size_t bytes, size_t long_bytes) {
+    off_t whole = (off_t)(long_bytes ? tb_segment_long_at(bytes) + long_bytes : bytes);
+    if (ftruncate(fd, whole) != 0)
         return errno;
 #if defined(__linux__)
     return posix_fallocate(fd, 0, (off_t)bytes);
@@ -71,7 +72,7 @@ static int map(tb_segment *segment, int fd, size_t bytes) {
 static int initialise(tb_segment *segment, int fd, int size, bool lanes) {
     uint32_t slot_bytes = lanes ? tb_segment_slot_bytes(size) : 0;
     size_t bytes = segment_bytes(size, slot_bytes);
-    int error = reserve(fd, bytes);
+    int error = reserve(fd, bytes, lanes ? tb_segment_long_bytes(size, slot_bytes) : 0);
     if (!error)
         error = map(segment, fd, bytes);
     if (error)
@@ -88,6 +89,16 @@ static int initialise(tb_segment *segment, int fd, int size, bool lanes) {
     return 0;
 }
 
+/* The header says how much of it is to be mapped: behind that stand the long lanes. */
+static int map_whole(tb_segment *segment, int fd, size_t there) {
+    size_t bytes = segment->header->bytes;
+    if (bytes < sizeof(tb_header) || bytes > there)
+        return EINVAL;
+    munmap(segment->header, segment->bytes);
+    segment->header = NULL;
+    return map(segment, fd, bytes);
+}
+
 static int await_initialised(tb_segment *segment, int fd, uint64_t deadline_ns) {
     struct stat facts;
     for (;;) {
@@ -99,13 +110,13 @@ static int await_initialised(tb_segment *segment, int fd, uint64_t deadline_ns) 
             return ETIMEDOUT;
         tb_sleep_ns(NAP_NS);
     }
-    int error = map(segment, fd, (size_t)facts.st_size);
+    int error = map(segment, fd, sizeof(tb_header));
     while (!error && atomic_load_explicit(&segment->header->magic, memory_order_acquire) != TB_SEGMENT_MAGIC) {
         if (tb_now_ns() > deadline_ns)
             error = ETIMEDOUT;
         tb_sleep_ns(NAP_NS);
     }
-    return error;
+    return error ? error : map_whole(segment, fd, (size_t)facts.st_size);
 }
 
 static int check(const tb_segment *segment, int size) {
@@ -171,11 +182,14 @@ void tb_segment_unlink(tb_segment *segment) {
 }
 
 void tb_segment_close(tb_segment *segment) {
+    if (segment->lengthened)
+        munmap(segment->lengthened, tb_segment_long_bytes((int)segment->header->size, segment->header->slot_bytes));
     if (segment->header)
         munmap(segment->header, segment->bytes);
     if (segment->fd >= 0)
         close(segment->fd);
     segment->header = NULL;
+    segment->lengthened = NULL;
     segment->fd = -1;
 }
 

@@ -1,6 +1,7 @@
 #include "group.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -88,9 +89,17 @@ static int claim(tb_group *g) {
         return EEXIST;
     atomic_store(&g->own->pid, (int32_t)getpid());
     atomic_store(&g->own->heartbeat_ns, tb_now_ns());
+    atomic_store(&g->own->shaping, g->shaping);
     atomic_store(&g->own->state, TB_ATTACHED);
     atomic_fetch_add(&g->header->attached, 1);
     return 0;
+}
+
+static bool alike(const tb_group *g) {
+    for (int r = 0; r < g->size; r++)
+        if (g->here >> r & 1 && atomic_load(&g->header->control[r].shaping) != g->shaping)
+            return false;
+    return true;
 }
 
 static int attach(tb_group *g, tb_header *header, int rank, uint64_t deadline_ns, int *error) {
@@ -109,6 +118,10 @@ static int attach(tb_group *g, tb_header *header, int rank, uint64_t deadline_ns
     if (*error)
         return TB_INVALID;
     int status = await_all(g, deadline_ns);
+    if (status == TB_OK && !alike(g)) {
+        *error = EPROTO;
+        status = TB_INVALID;
+    }
     if (status == TB_OK)
         connect_peers(g);
     else
@@ -141,7 +154,7 @@ int tb_group_join_node(tb_group *g, const char *name, int rank, int size, uint32
     g->here = here;
     g->waiting.oversubscribed = ranks > tb_cores_free();
     int status = attach(g, g->segment.header, rank, deadline_ns, error);
-    if (*error == 0)
+    if (*error != EEXIST)
         tb_segment_unlink(&g->segment);
     if (status == TB_OK) {
         tb_heartbeat_touch(&g->own->heartbeat_ns, true);
@@ -168,6 +181,8 @@ void tb_group_close(tb_group *g) {
             close(g->watch[r]);
     if (g->segment.header)
         tb_segment_close(&g->segment);
+    free(g->shapes);
+    g->shapes = NULL;
     g->header = NULL;
 }
 

@@ -5,10 +5,16 @@
 #include "channel.h"
 #include "fault.h"
 #include "handle.h"
+#include "shaped.h"
 #include "shm.h"
 #include "wait.h"
 
 struct tb_mesh;
+
+typedef struct tb_skew {
+    int64_t offset_ns, origin_ns;
+    double drift;
+} tb_skew;
 
 struct tb_group {
     tb_header *header;
@@ -20,6 +26,8 @@ struct tb_group {
     struct tb_mesh *mesh;    /* what leads to ranks on other nodes; NULL: all are here */
     struct tb_service *service; /* of its windows; NULL: it has none */
     tb_channel to[TB_MAX_RANKS], from[TB_MAX_RANKS];
+    tb_shape *shapes;        /* of the channels of shaped links; NULL: there are none */
+    uint64_t shaping;        /* digest of all shapes, set before the group is joined: all ranks must have the same */
     tb_waiting waiting;
     tb_hooks hooks;
     /* The operation in progress. */
@@ -27,6 +35,7 @@ struct tb_group {
     uint64_t collectives, sequence, start_ns, deadline_ns, bytes;
     int kind, peer;
     bool blocked;
+    tb_skew skew;          /* tests only: of the clock that exchanges read */
     uint32_t corrupt_next; /* tests only: damages this many frames to be sent */
     tb_count counts[TB_KINDS];
     tb_fault fault;

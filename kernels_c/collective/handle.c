@@ -31,14 +31,18 @@ static void interrupt_ranks(tb_header *header, uint32_t ranks) {
             atomic_store(&header->control[r].interrupt, 1);
 }
 
-tb_group *tb_handle_join(const char *name, int rank, int size, uint64_t timeout_ns, tb_hooks hooks, int *status,
-                         int *error) {
+tb_group *tb_handle_join(const char *name, int rank, int size, const tb_shaping *shaping, uint64_t timeout_ns,
+                         tb_hooks hooks, int *status, int *error) {
     void *memory = NULL;
     if (posix_memalign(&memory, TB_LINE, sizeof(tb_group)) != 0)
         return NULL;
     tb_group *g = memory;
-    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}};
+    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}, .shaping = shaping ? shaping->digest : 0};
     *status = tb_group_join(g, name, rank, size, tb_now_ns() + timeout_ns, error);
+    if (*status == TB_OK && shaping)
+        *error = tb_shape_links(g, shaping);
+    if (*status == TB_OK && *error)
+        *status = TB_INVALID;
     return g;
 }
 

@@ -11,6 +11,7 @@
 
 typedef struct tb_group tb_group;
 typedef struct tb_observer tb_observer;
+struct tb_shaping;
 
 typedef struct tb_count {
     uint64_t calls, bytes; /* finished operations and this rank's payload in them */
@@ -28,10 +29,10 @@ typedef struct tb_rank_facts {
     uint64_t sequence, collectives, start_ns, heartbeat_ns;
 } tb_rank_facts;
 
-/* NULL only where memory ran out. *status and *error as tb_group_join gives them; unless TB_OK the handle
+/* `shaping`: of the links, NULL for none (wire/shaped.h). NULL only where memory ran out. *status and *error as tb_group_join gives them; unless TB_OK the handle
  * serves for its fault alone. */
-tb_group *tb_handle_join(const char *name, int rank, int size, uint64_t timeout_ns, tb_hooks hooks, int *status,
-                         int *error);
+tb_group *tb_handle_join(const char *name, int rank, int size, const struct tb_shaping *shaping, uint64_t timeout_ns,
+                         tb_hooks hooks, int *status, int *error);
 void tb_handle_free(tb_group *group);
 void tb_handle_close(tb_group *group);
 bool tb_handle_is_open(const tb_group *group);

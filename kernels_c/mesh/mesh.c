@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "bundle.h"
 #include "card.h"
 #include "clock.h"
 #include "credit.h"
@@ -29,6 +30,7 @@ struct tb_mesh {
     int fd[TB_MESH_CABLES][TB_PURPOSES];
     tb_tcp *tcp[TB_MESH_CABLES];
     tb_verbs_port *port[TB_MESH_CABLES];
+    tb_bundle to[TB_MAX_RANKS], from[TB_MAX_RANKS];
     tb_relay *relay;
     tb_liveness *liveness;
 };
@@ -264,19 +266,36 @@ static uint32_t ranks_here(const tb_cabling *g) {
     return here;
 }
 
-static void attach_channels(tb_mesh *m, tb_group *g) {
+static void attach(tb_mesh *m, int cable, int peer, tb_channel *to, tb_channel *from) {
+    if (m->port[cable]) {
+        tb_verbs_sender(to, m->port[cable]);
+        tb_verbs_receiver(from, m->port[cable]);
+    } else {
+        tb_tcp_sender(to, m->tcp[cable], m->cabling.rank, peer);
+        tb_tcp_receiver(from, m->tcp[cable], m->cabling.rank, peer);
+    }
+}
+
+/* One cable is the channel itself; several are its parts. */
+static int attach_channels(tb_mesh *m, tb_group *g) {
     for (int c = 0; c < m->cabling.cables; c++) {
         if (tb_end_of(&m->cabling.cable[c], g->rank) < 0)
             continue;
-        int peer = peer_of(m, c);
-        if (m->port[c]) {
-            tb_verbs_sender(&g->to[peer], m->port[c]);
-            tb_verbs_receiver(&g->from[peer], m->port[c]);
-        } else {
-            tb_tcp_sender(&g->to[peer], m->tcp[c], g->rank, peer);
-            tb_tcp_receiver(&g->from[peer], m->tcp[c], g->rank, peer);
+        tb_bundle *to = &m->to[peer_of(m, c)], *from = &m->from[peer_of(m, c)];
+        if (to->count == TB_BUNDLE_MAX)
+            return E2BIG;
+        attach(m, c, peer_of(m, c), &to->part[to->count++], &from->part[from->count++]);
+    }
+    for (int r = 0; r < g->size; r++) {
+        if (m->to[r].count == 1) {
+            g->to[r] = m->to[r].part[0];
+            g->from[r] = m->from[r].part[0];
+        } else if (m->to[r].count > 1) {
+            tb_bundle_end(&g->to[r], &m->to[r], g->rank, r);
+            tb_bundle_end(&g->from[r], &m->from[r], g->rank, r);
         }
     }
+    return 0;
 }
 
 static int start_liveness(tb_mesh *m, tb_group *g) {
@@ -325,26 +344,29 @@ static void fit_frames(const tb_cabling *g, tb_group *group) {
     group->least_bytes = least < frame ? least : frame;
 }
 
-tb_group *tb_mesh_group(tb_mesh *m, uint64_t timeout_ns, tb_hooks hooks, int *status, int *error) {
+tb_group *tb_mesh_group(tb_mesh *m, const tb_shaping *shaping, uint64_t timeout_ns, tb_hooks hooks, int *status,
+                        int *error) {
     char name[TB_NAME_MAX];
     void *memory = NULL;
     uint32_t here = ranks_here(&m->cabling);
     if (posix_memalign(&memory, TB_LINE, sizeof(tb_group)) != 0)
         return NULL;
     tb_group *g = memory;
-    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}};
+    *g = (tb_group){.hooks = hooks, .waiting = {.policy = TB_AUTO}, .shaping = shaping ? shaping->digest : 0};
     segment_name(m, here, name);
     *status = tb_group_join_node(g, name, m->cabling.rank, m->cabling.size, here, tb_now_ns() + timeout_ns, error);
     if (*status != TB_OK)
         return g;
-    *error = start_liveness(m, g);
-    if (*error) {
-        *status = TB_INVALID;
-        return g;
-    }
-    g->mesh = m;
-    attach_channels(m, g);
     fit_frames(&m->cabling, g);
+    *error = attach_channels(m, g);
+    if (!*error && shaping)
+        *error = tb_shape_links(g, shaping);
+    if (!*error)
+        *error = start_liveness(m, g);
+    if (*error)
+        *status = TB_INVALID;
+    else
+        g->mesh = m;
     return g;
 }
 

@@ -70,7 +70,8 @@ int tb_mesh_start(tb_mesh *mesh, const uint8_t *const *cards, const size_t *byte
 void tb_mesh_free(tb_mesh *mesh);
 
 /* Forms the group on a connected mesh, which then belongs to it. As tb_handle_join. */
-tb_group *tb_mesh_group(tb_mesh *mesh, uint64_t timeout_ns, tb_hooks hooks, int *status, int *error);
+tb_group *tb_mesh_group(tb_mesh *mesh, const struct tb_shaping *shaping, uint64_t timeout_ns, tb_hooks hooks,
+                        int *status, int *error);
 
 /* The connection for reads of a peer's windows, which is the caller's from now on; -1: none, or taken before. */
 int tb_mesh_take_read(tb_mesh *mesh, int peer);

@@ -53,6 +53,9 @@
  *
  *     TBKIT_MOCK_FAULTS="error=60@rtr:1, pull@post_recv:100"
  *
+ * A completion queue that overflows gives what it holds, then -1 for ever. A namespace holds 64 devices and 64
+ * processes; it begins anew, as a Mac after a reboot, when its last process has ended.
+ *
  * Calls: get_device_list open_device query_device query_port query_gid alloc_pd reg_mr create_cq create_qp init rtr
  * rts modify_qp query_qp post_send post_recv poll_cq destroy_qp dereg_mr destroy_cq dealloc_pd close_device. */
 #ifndef TBMOCK_H
@@ -62,7 +65,7 @@
 
 #define TBMOCK_API __attribute__((visibility("default")))
 
-/* Arms faults in this process, in the syntax above; 0 or EINVAL. May be called before any device is listed. */
+/* Arms faults in this process, in the syntax above; 0 or EINVAL. Only after devices were listed. */
 TBMOCK_API int tbmock_fault(const char *faults);
 
 /* How often a call was made by this process; UINT64_MAX for a name that is no call. */

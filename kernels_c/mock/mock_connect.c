@@ -73,9 +73,12 @@ static int to_rtr(tbmock_qp *qp, const struct ibv_qp_attr *attr, int mask) {
     int error = check_rtr(qp, attr, mask), peer = tbmock_cables.end[qp->device].peer;
     if (error)
         return error;
-    qp->outbox = tbmock_mailbox_open(peer, attr->dest_qp_num);
-    if (!qp->outbox)
-        return ETIMEDOUT; /* nobody there answers */
+    tbmock_mailbox *outbox = tbmock_mailbox_open(peer, attr->dest_qp_num);
+    if (!outbox || atomic_load(&outbox->state) == IBV_QPS_RESET) {
+        tbmock_mailbox_close(outbox);
+        return ETIMEDOUT; /* nobody there answers, or not yet */
+    }
+    qp->outbox = outbox;
     qp->attr.ah_attr = attr->ah_attr;
     qp->attr.path_mtu = attr->path_mtu;
     qp->attr.dest_qp_num = attr->dest_qp_num;

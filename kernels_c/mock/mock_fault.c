@@ -19,8 +19,8 @@ enum kind { ERROR, HANG, CRASH, KILL, PULL, DOWN, LOSE, CORRUPT, KINDS };
 
 static const char *const KIND_NAMES[KINDS] = {"error", "hang", "crash", "kill", "pull", "down", "lose", "corrupt"};
 static const char *const CALL_NAMES[CALLS] = {
-    "get_device_list", "open_device", "query_device", "query_port", "query_gid",  "alloc_pd",   "reg_mr",     "create_cq",
-    "create_qp",       "init",        "rtr",          "rts",        "modify_qp",  "query_qp",   "post_send",  "post_recv",
+    "get_device_list", "open_device", "query_device", "query_port", "query_gid", "alloc_pd",  "reg_mr",  "create_cq",
+    "create_qp",       "init",        "rtr",          "rts",        "modify_qp", "query_qp",  "post_send", "post_recv",
     "poll_cq",         "destroy_qp",  "dereg_mr",     "destroy_cq", "dealloc_pd", "close_device"};
 
 /* Apple's number and this machine's: on Linux several differ. */

@@ -80,7 +80,7 @@ static int place(tbmock_context *context, tbmock_mr *mr) {
     context->mrs[i] = mr;
     mr->serial = ++context->serial;
     mr->ibv.handle = (uint32_t)i;
-    mr->ibv.lkey = mr->ibv.rkey = (uint32_t)(i + 1) << 8 | (uint32_t)(mr->serial & 0xff);
+    mr->key = mr->ibv.lkey = mr->ibv.rkey = (uint32_t)(i + 1) << 8 | (uint32_t)(mr->serial & 0xff);
     return 0;
 }
 
@@ -126,7 +126,7 @@ TBMOCK_API int ibv_dereg_mr(struct ibv_mr *handle) {
         panic(mr);
     bool busy = mr->outstanding > 0;
     if (!busy) {
-        context->mrs[handle->handle] = NULL;
+        context->mrs[(mr->key >> 8) - 1] = NULL;
         ((tbmock_pd *)handle->pd)->users--;
     }
     pthread_mutex_unlock(&context->lock);

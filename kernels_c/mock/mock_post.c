@@ -15,7 +15,7 @@ static tbmock_mr *region(const tbmock_qp *qp, const struct ibv_sge *sge) {
     const tbmock_context *context = context_of(qp->ibv.context);
     uint32_t index = (sge->lkey >> 8) - 1;
     tbmock_mr *mr = index < (uint32_t)context->mr_slots ? context->mrs[index] : NULL;
-    if (!mr || mr->ibv.lkey != sge->lkey || mr->ibv.pd != qp->ibv.pd)
+    if (!mr || mr->key != sge->lkey || mr->ibv.pd != qp->ibv.pd)
         return NULL;
     uint64_t start = (uint64_t)(uintptr_t)mr->ibv.addr;
     bool inside = sge->addr >= start && sge->addr - start <= mr->ibv.length &&
@@ -194,11 +194,12 @@ int tbmock_poll_cq(struct ibv_cq *handle, int entries, struct ibv_wc *wc) {
 /* A send that was held goes out, and a message arrives, also while its program is busy elsewhere: the hardware does
  * not need to be polled. */
 static struct {
-    pthread_mutex_t lock;
+    pthread_mutex_t life; /* held while the thread is started or awaited; never taken by it */
+    pthread_mutex_t lock; /* of the list */
     tbmock_context *contexts;
     pthread_t thread;
     _Atomic bool running;
-} pump = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pump = {.life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool pump_round(void) {
     bool moved = false;
@@ -221,33 +222,42 @@ static void *pump_run(void *unused) {
     return NULL;
 }
 
-void tbmock_pump_add(tbmock_context *context) {
-    pthread_mutex_lock(&pump.lock);
-    tbmock_context *at = pump.contexts;
-    while (at && at != context)
-        at = at->next;
-    if (!at) {
-        context->next = pump.contexts;
-        pump.contexts = context;
-    }
-    if (!atomic_load(&pump.running)) {
-        atomic_store(&pump.running, true);
-        atomic_store(&pump.running, pthread_create(&pump.thread, NULL, pump_run, NULL) == 0);
-    }
-    pthread_mutex_unlock(&pump.lock);
+static void pump_start(void) {
+    if (atomic_load(&pump.running))
+        return;
+    atomic_store(&pump.running, true);
+    atomic_store(&pump.running, pthread_create(&pump.thread, NULL, pump_run, NULL) == 0);
 }
 
-void tbmock_pump_remove(tbmock_context *context) {
-    pthread_mutex_lock(&pump.lock);
+static tbmock_context **pump_place(const tbmock_context *context) {
     tbmock_context **at = &pump.contexts;
     while (*at && *at != context)
         at = &(*at)->next;
+    return at;
+}
+
+void tbmock_pump_add(tbmock_context *context) {
+    pthread_mutex_lock(&pump.life);
+    pthread_mutex_lock(&pump.lock);
+    tbmock_context **at = pump_place(context);
+    if (!*at)
+        *at = context;
+    pthread_mutex_unlock(&pump.lock);
+    pump_start();
+    pthread_mutex_unlock(&pump.life);
+}
+
+void tbmock_pump_remove(tbmock_context *context) {
+    pthread_mutex_lock(&pump.life);
+    pthread_mutex_lock(&pump.lock);
+    tbmock_context **at = pump_place(context);
     if (*at)
         *at = context->next;
     bool last = !pump.contexts && atomic_load(&pump.running);
-    if (last)
-        atomic_store(&pump.running, false);
     pthread_mutex_unlock(&pump.lock);
-    if (last)
+    if (last) {
+        atomic_store(&pump.running, false);
         pthread_join(pump.thread, NULL);
+    }
+    pthread_mutex_unlock(&pump.life);
 }

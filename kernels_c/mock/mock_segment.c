@@ -18,24 +18,27 @@
 tbmock_segment *tbmock_shared;
 tbmock_process *tbmock_self;
 
-static char folder[200];
+static char place[128], folder[200]; /* of all namespaces; of this one */
 static int lock_fd = -1, present_fd = -1;
 static pthread_mutex_t within = PTHREAD_MUTEX_INITIALIZER; /* flock is held by the process, not by a thread */
 
 static void set_folder(void) {
-    const char *place = getenv("TMPDIR");
+    const char *found = getenv("TMPDIR");
 #if defined(__linux__)
     if (access("/dev/shm", W_OK) == 0)
-        place = "/dev/shm";
+        found = "/dev/shm";
 #endif
-    snprintf(folder, sizeof folder, "%.120s/tbmock-%u-%s", place ? place : "/tmp", getuid(), tbmock_cables.name);
+    snprintf(place, sizeof place, "%s", found ? found : "/tmp");
+    snprintf(folder, sizeof folder, "%s/tbmock-%u-%s", place, getuid(), tbmock_cables.name);
 }
 
-static int open_in(const char *name, int flags) {
+static int open_at(const char *at, const char *name, int flags) {
     char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", at, name);
     return open(path, flags | O_CLOEXEC, 0600);
 }
+
+static int open_in(const char *name, int flags) { return open_at(folder, name, flags); }
 
 /* The last process takes the folder away: a lock file that has no name any more is not the lock. */
 static int lock_folder(void) {
@@ -56,11 +59,41 @@ static int lock_folder(void) {
     return EAGAIN;
 }
 
-static void clear_folder(void) {
-    DIR *entries = opendir(folder);
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        if (entry->d_name[0] != '.' && strcmp(entry->d_name, "lock") != 0 && strcmp(entry->d_name, "present") != 0)
+static void clear_folder(const char *at, bool wholly) {
+    DIR *entries = opendir(at);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        bool kept = strcmp(entry->d_name, "lock") == 0 || strcmp(entry->d_name, "present") == 0;
+        if (entry->d_name[0] != '.' && (wholly || !kept))
             unlinkat(dirfd(entries), entry->d_name, 0);
+    }
+    if (entries)
+        closedir(entries);
+    if (wholly)
+        rmdir(at);
+}
+
+/* Another namespace whose last process was killed: nobody holds its lock, nobody is present. */
+static void clear_if_dead(const char *at) {
+    int lock = open_at(at, "lock", O_RDWR), present = -1;
+    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0)
+        present = open_at(at, "present", O_RDWR);
+    if (present >= 0 && flock(present, LOCK_EX | LOCK_NB) == 0)
+        clear_folder(at, true);
+    if (present >= 0)
+        close(present);
+    if (lock >= 0)
+        close(lock);
+}
+
+static void clear_dead_namespaces(void) {
+    char prefix[32], at[400];
+    DIR *entries = opendir(place);
+    snprintf(prefix, sizeof prefix, "tbmock-%u-", getuid());
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        snprintf(at, sizeof at, "%s/%s", place, entry->d_name);
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && strcmp(at, folder) != 0)
+            clear_if_dead(at);
+    }
     if (entries)
         closedir(entries);
 }
@@ -123,7 +156,7 @@ static int attach_locked(void) {
         return errno;
     bool fresh = flock(present_fd, LOCK_EX | LOCK_NB) == 0;
     if (fresh)
-        clear_folder();
+        clear_folder(folder, false);
     if (flock(present_fd, LOCK_SH) != 0)
         return errno;
     int error = map_segment(fresh);
@@ -140,6 +173,7 @@ int tbmock_attach(void) {
     int error = lock_folder();
     if (error)
         return error;
+    clear_dead_namespaces();
     error = attach_locked();
     flock(lock_fd, LOCK_UN);
     if (error && tbmock_shared) {
@@ -154,15 +188,8 @@ __attribute__((destructor)) static void leave(void) {
         return;
     memset(tbmock_self->use, 0, sizeof tbmock_self->use);
     atomic_store(&tbmock_self->pid, 0);
-    if (flock(present_fd, LOCK_EX | LOCK_NB) == 0) {
-        char path[256];
-        clear_folder();
-        for (int i = 0; i < 2; i++) {
-            snprintf(path, sizeof path, "%s/%s", folder, i ? "lock" : "present");
-            unlink(path);
-        }
-        rmdir(folder);
-    }
+    if (flock(present_fd, LOCK_EX | LOCK_NB) == 0)
+        clear_folder(folder, true);
     close(lock_fd);
     close(present_fd);
 }

@@ -130,6 +130,7 @@ struct tbmock_qp;
 typedef struct tbmock_mr {
     struct ibv_mr ibv;
     uint64_t serial; /* order of registration in its context */
+    uint32_t key;    /* what the program was given; it may write into its handle */
     int outstanding; /* work requests that may still touch it */
 } tbmock_mr;
 

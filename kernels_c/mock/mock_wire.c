@@ -118,8 +118,8 @@ enum verdict { HOLD, LOSE, DELIVER, MISMATCH };
 
 static bool connected(const tbmock_qp *qp) {
     const tbmock_mailbox *box = qp->outbox;
-    return atomic_load(&box->source_device) == (uint32_t)qp->device && atomic_load(&box->source_qpn) == qp->ibv.qp_num &&
-           atomic_load(&box->psn) == qp->attr.sq_psn;
+    return atomic_load(&box->source_device) == (uint32_t)qp->device &&
+           atomic_load(&box->source_qpn) == qp->ibv.qp_num && atomic_load(&box->psn) == qp->attr.sq_psn;
 }
 
 static enum verdict admit(const tbmock_qp *qp, const tbmock_wr *wr) {

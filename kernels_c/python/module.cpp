@@ -155,6 +155,19 @@ void window(Group &self, int peer, size_t bytes, size_t count, nb::handle sample
                  [&](tb_group *g, size_t n, double *us) { return tb_window(g, peer, bytes, count, n, us, timeout); });
 }
 
+// Fills an int64 array of four values an exchange, made by the caller.
+void exchange_clocks(Group &self, int peer, double pause_s, nb::handle stamps, nb::handle deadline_s) {
+    self.peer(peer, "peer");
+    uint64_t timeout = self.timeout(deadline_s), pause = nanoseconds(pause_s);
+    Buffer ns;
+    ns.take(stamps, true, "clock", "stamps");
+    if (ns.view.itemsize != sizeof(int64_t) || ns.bytes() % (4 * sizeof(int64_t)))
+        fail("BufferRejected", "stamps", "int64, four an exchange", std::to_string(ns.view.len) + " bytes", "");
+    auto *at = static_cast<int64_t *>(ns.view.buf);
+    size_t exchanges = ns.bytes() / (4 * sizeof(int64_t));
+    self.run(RELEASE_BYTES, [&](tb_group *g) { return tb_clock(g, peer, exchanges, pause, at, timeout); });
+}
+
 nb::dict counts(const Group &self) {
     nb::dict all;
     for (int kind = TB_BARRIER; kind < TB_KINDS; kind++) {
@@ -245,10 +258,10 @@ nb::dict group_facts(const Group &self, int rank) {
 void bind_group(nb::module_ &m) {
     const auto none = nb::none();
     nb::class_<Group>(m, "Group")
-        .def(nb::init<const std::string &, int, int, double, const char *>(), "name"_a, "rank"_a, "size"_a,
-             "deadline_s"_a = 30.0, "policy"_a = "auto")
-        .def(nb::init<Mesh &, const std::string &, double, const char *>(), "mesh"_a, "name"_a, "deadline_s"_a,
-             "policy"_a)
+        .def(nb::init<const std::string &, int, int, double, const char *, const nb::list &>(), "name"_a, "rank"_a,
+             "size"_a, "deadline_s"_a = 30.0, "policy"_a = "auto", "links"_a = nb::list())
+        .def(nb::init<Mesh &, const std::string &, double, const char *, const nb::list &>(), "mesh"_a, "name"_a,
+             "deadline_s"_a, "policy"_a, "links"_a = nb::list())
         .def("all_reduce", all_reduce, "x"_a, "out"_a = none, "op"_a = "sum", nb::kw_only(), "algorithm"_a = "auto",
              "dtype"_a = none, "deadline_s"_a = none)
         .def("all_gather", all_gather, "x"_a, "out"_a = none, nb::kw_only(), "deadline_s"_a = none)
@@ -259,6 +272,7 @@ void bind_group(nb::module_ &m) {
         .def("fill_pingpong", pingpong, "peer"_a, "bytes"_a, "samples"_a, "deadline_s"_a = none)
         .def("fill_bare_pingpong", bare_pingpong, "peer"_a, "samples"_a, "deadline_s"_a = none)
         .def("fill_window", window, "peer"_a, "bytes"_a, "count"_a, "samples"_a, "deadline_s"_a = none)
+        .def("fill_clock", exchange_clocks, "peer"_a, "pause_s"_a, "stamps"_a, "deadline_s"_a = none)
         .def("close", &Group::close)
         .def("rank_facts", group_facts)
         .def("interrupt_bits", [](const Group &g, uint32_t ranks) { tb_handle_interrupt(g.open(), ranks); })
@@ -322,5 +336,8 @@ NB_MODULE(_kernels, m) {
     m.def("set_timer_slack_ns", [](unsigned long ns) { return tb_set_timer_slack_ns(ns) == 0; }, "ns"_a);
     m.def("cores_free", tb_cores_free);
     m.def("discard", discard, "name"_a);
+    m.def("testing_skew", [](Group &g, int64_t offset_ns, int64_t origin_ns, double drift) {
+        tb_testing_skew(g.open(), offset_ns, origin_ns, drift);
+    }, "group"_a, "offset_ns"_a, "origin_ns"_a, "drift"_a);
     m.def("testing_corrupt_next_frame", [](Group &g) { tb_testing_corrupt(g.open(), 1); }, "group"_a);
 }

@@ -164,6 +164,13 @@ static const char *join_remedy(int error) {
 void tb_raise_join(const char *name, int size, int error) {
     char subject[160], got[200];
     snprintf(subject, sizeof subject, "group %s", name);
+    if (error == EPROTO || error == ENOTSUP) {
+        bool other = error == EPROTO;
+        tb_raise("FabricError", subject, other ? "all ranks give their links the same shapes" : "a shaped link is of shm or tcp",
+                 other ? "other ones on another rank" : "a link whose frames carry no stamp",
+                 other ? "Call it with the same shape on every rank" : "Shape the other links, or use carrier tcp");
+        return;
+    }
     snprintf(got, sizeof got, "%s for %d ranks", error == EEXIST ? "the rank is taken" : strerror(error), size);
     tb_raise("FabricError", subject, "its shared segment cannot be used", got, join_remedy(error));
 }

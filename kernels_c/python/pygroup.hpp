@@ -11,6 +11,7 @@
 extern "C" {
 #include "handle.h"
 #include "mesh.h"
+#include "shaping.h"
 }
 #include "pybuffer.h"
 #include "pyfault.h"
@@ -83,22 +84,25 @@ inline int choice(const char *word, std::initializer_list<const char *> words, c
 
 class Group {
 public:
-    Group(const std::string &name, int rank, int size, double deadline_s, const char *policy)
+    // links: (low, high, latency_ns, ns_per_byte) of each shaped pair, the same list on every rank.
+    Group(const std::string &name, int rank, int size, double deadline_s, const char *policy, const nb::list &links)
         : name_(name), rank_(rank), size_(size), timeout_ns_(nanoseconds(deadline_s)) {
         if (size < 1 || size > 16 || rank < 0 || rank >= size)
             fail("UsageError", "group " + name, "a group has 1 to 16 ranks, counted from 0",
                  "rank " + std::to_string(rank) + " of " + std::to_string(size), "");
+        tb_shaping shaping = shaping_of(links);
         form(policy, [&](tb_hooks hooks, int *status, int *error) {
-            return tb_handle_join(name.c_str(), rank, size, timeout_ns_, hooks, status, error);
+            return tb_handle_join(name.c_str(), rank, size, &shaping, timeout_ns_, hooks, status, error);
         });
     }
     // Over a mesh that has been started, which then belongs to the group.
     template <class Mesh>
-    Group(Mesh &mesh, const std::string &name, double deadline_s, const char *policy)
+    Group(Mesh &mesh, const std::string &name, double deadline_s, const char *policy, const nb::list &links)
         : name_(name), rank_(mesh.rank()), size_(mesh.size()), timeout_ns_(nanoseconds(deadline_s)) {
         auto *whole = mesh.whole();
+        tb_shaping shaping = shaping_of(links);
         form(policy, [&](tb_hooks hooks, int *status, int *error) {
-            return tb_mesh_group(whole, timeout_ns_, hooks, status, error);
+            return tb_mesh_group(whole, &shaping, timeout_ns_, hooks, status, error);
         });
         mesh.given();
     }
@@ -157,6 +161,19 @@ public:
     double deadline_s() const { return static_cast<double>(timeout_ns_) * 1e-9; }
 
 private:
+    tb_shaping shaping_of(const nb::list &links) const {
+        tb_shaping shaping{};
+        for (nb::handle link : links) {
+            auto row = nb::cast<nb::tuple>(link);
+            int low = nb::cast<int>(row[0]), high = nb::cast<int>(row[1]);
+            if (low < 0 || low >= high || high >= size_)
+                fail("UsageError", "shape", "a pair of ranks of the group, the lower first",
+                     std::to_string(low) + " and " + std::to_string(high), "");
+            tb_shaping_add(&shaping, rank_, low, high, nb::cast<uint64_t>(row[2]), nb::cast<double>(row[3]));
+        }
+        return shaping;
+    }
+
     template <class Join> void form(const char *policy, Join join) {
         int chosen = choice(policy, {"spin", "yield", "futex", "auto"}, "policy", "spin, yield, futex or auto");
         int status = TB_OK, error = 0;

@@ -22,13 +22,13 @@ static bool begin(tb_verbs_port *p, int class, const uint8_t *message, uint32_t 
     tb_wire_head h;
     tb_fault f = {0};
     if (bytes < TB_WIRE_HEAD) {
-        tb_port_break(p, "at least a head of 32", "a message of %u bytes", bytes);
+        tb_port_break(p, "at least a head of 32", "a message of %u bytes after sequence %u", bytes, in->last);
         return false;
     }
     memcpy(&h, message, sizeof h);
     uint32_t length = tb_wire_length(&h);
     if (tb_wire_check_head(message, tb_lanes_longest(&p->credits.in), &f) != TB_OK) {
-        tb_port_break(p, f.wanted, "%s", f.got);
+        tb_port_break(p, f.wanted, "%s, after sequence %u", f.got, in->last);
         return false;
     }
     if (tb_lanes_class(&p->credits.in, length) != class) {
@@ -39,6 +39,16 @@ static bool begin(tb_verbs_port *p, int class, const uint8_t *message, uint32_t 
     in->missing = tb_lanes_slots(&p->credits.in, length);
     in->left = tb_lanes_bytes(&p->credits.in, length);
     return true;
+}
+
+/* A message that is not as long as its head, or the head of the frame that it should go on with, says. */
+static void misfit(tb_verbs_port *p, const tb_queue *q, uint32_t slot, uint32_t bytes, uint32_t expected) {
+    const tb_inbox *in = &q->inbox;
+    char wanted[60];
+    tb_wire_head h;
+    memcpy(&h, in->arrived == in->complete ? slot_at(q, slot) : tb_arrived_slot(q, in->complete), sizeof h);
+    snprintf(wanted, sizeof wanted, "%u bytes of sequence %u", expected, tb_wire_sequence(&h));
+    tb_port_break(p, wanted, "a message of %u bytes after sequence %u", bytes, in->last);
 }
 
 static uint32_t crc_of(const tb_queue *q, uint32_t first, tb_wire_head h) {
@@ -76,7 +86,7 @@ static void consume_control(tb_verbs_port *p, tb_queue *q) {
     uint16_t slot = q->inbox.slot[--q->inbox.arrived & (q->inbox.room - 1)];
     int error = tb_post_receive(p, TB_SMALL, slot);
     if (error)
-        tb_port_break(p, "a receive posted again", "post_recv gave %s (%d)", tb_errno_name(error), error);
+        tb_port_break(p, "success [failure 21]", "post_recv gave %s (%d)", tb_errno_name(error), error);
     p->credits.control_taken++;
 }
 
@@ -103,13 +113,11 @@ static void finish(tb_verbs_port *p, int class) {
 void tb_arrive(tb_verbs_port *p, int class, uint32_t slot, uint32_t bytes) {
     tb_queue *q = &p->queue[class];
     tb_inbox *in = &q->inbox;
-    char wanted[40];
     if (in->missing == 0 && !begin(p, class, slot_at(q, slot), bytes))
         return;
     uint32_t expected = smaller(in->left, tb_slot_bytes(q));
     if (bytes != expected) {
-        snprintf(wanted, sizeof wanted, "%u bytes, as the head says", expected);
-        tb_port_break(p, wanted, "a message of %u bytes", bytes);
+        misfit(p, q, slot, bytes, expected);
         return;
     }
     in->slot[in->arrived++ & (in->room - 1)] = (uint16_t)slot;

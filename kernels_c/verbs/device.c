@@ -81,6 +81,7 @@ static int read_port(tb_verbs_port *p, int *entries, tb_verbs_error *e) {
     p->lid = port.lid;
     p->mtu = port.active_mtu;
     p->max_work = device.max_qp_wr;
+    p->max_region = device.max_mr_size;
     *entries = port.gid_tbl_len;
     tb_port_note(p, "port %d LID %u MTU %d max_qp %d max_qp_wr %d", p->ask.port, port.lid, 128 << port.active_mtu,
                  device.max_qp, device.max_qp_wr);
@@ -101,8 +102,8 @@ static tb_gid *read_gids(const tb_library *lib, struct ibv_context *context, int
 static int gid_error(const tb_verbs_port *p, int found, const char *words, tb_verbs_error *e) {
     const char *interface = strncmp(p->ask.device, "rdma_", 5) == 0 ? p->ask.device + 5 : p->ask.device;
     if (found == -2)
-        return tb_verbs_fail(e, &p->ask, TB_VERBS_GID, 0, "several IPv4-mapped GIDs (%.80s), none is ours (\"%s\")",
-                             words, p->ask.address);
+        return tb_verbs_fail(e, &p->ask, TB_VERBS_GID, 0, "several IPv4-mapped GIDs (%.100s), and our address %s", words,
+                             p->ask.address[0] ? p->ask.address : "is not known");
     return tb_verbs_fail(e, &p->ask, TB_VERBS_GID, 0, "no IPv4-mapped GID (%.80s): see `ifconfig %s`", words, interface);
 }
 

@@ -18,7 +18,7 @@ static const row TABLE[] = {
     {TB_VERBS_OPEN, ENODEV, "31", "no device of this name", "scan the cabling again: numbers change after a reboot"},
     {TB_VERBS_OPEN, 0, "31", "the device does not open", "see `ibv_devinfo -v`"},
     {TB_VERBS_PORT, 0, "6-8", "the port is not active", "see cable, peer's sleep and `rdma_ctl status` there"},
-    {TB_VERBS_GID, 0, "11, 32", "no IPv4-mapped GID", "give the interface an IPv4; bridge0 must not hold it"},
+    {TB_VERBS_GID, 0, "11, 32", "no IPv4-mapped GID", "the interface needs an IPv4 of its own, not bridge0"},
     {TB_VERBS_PD, 0, "9, 10", "no protection domain: port down, or 11 in use", "end who holds them; else reboot"},
     {TB_VERBS_CQ, 0, "10", "no completion queue: limit of the device", "end who holds RDMA on it; else reboot"},
     {TB_VERBS_QP, EBUSY, "18", "all queue pairs of the device in use, or stale", "end who holds them; else reboot"},
@@ -83,32 +83,32 @@ const char *tb_completion_name(int status) {
     return status >= 0 && (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown";
 }
 
-static size_t put(char *words, size_t at, const char *format, ...) {
-    size_t room = sizeof((tb_verbs_error *)0)->words - at;
-    va_list list;
-    va_start(list, format);
-    int n = vsnprintf(words + at, room, format, list);
-    va_end(list);
-    return n < 0 ? at : (size_t)n < room ? at + (size_t)n : at + room - 1;
+static int within(int length, int room) { return length < 0 ? 0 : length < room ? length : room - 1; }
+
+/* Where the line is too long, the detail in its middle is cut. */
+static void compose(tb_verbs_error *e, const tb_verbs_ask *ask, const char *said) {
+    const row *r = row_of(e->step, e->error);
+    char subject[80] = "", number[32] = "", tail[100];
+    if (ask)
+        snprintf(subject, sizeof subject, "%s to rank %d: ", ask->device, ask->peer);
+    if (e->error)
+        snprintf(number, sizeof number, "%s (%d): ", tb_errno_name(e->error), e->error);
+    int room = (int)sizeof e->words, end = within(snprintf(tail, sizeof tail, "; %s [failure %s]", r->remedy, r->number),
+                                                  (int)sizeof tail);
+    int at = within(snprintf(e->words, sizeof e->words, "%s%s: %s", subject, STEPS[e->step], number), room - end);
+    snprintf(e->words + at, (size_t)(room - at), "%.*s%s", room - 1 - at - end, said[0] ? said : r->cause, tail);
 }
 
 int tb_verbs_fail(tb_verbs_error *e, const tb_verbs_ask *ask, int step, int number, const char *detail, ...) {
-    const row *r = row_of(step, number);
-    char said[160] = "";
+    char said[200] = "";
+    va_list list;
     if (detail) {
-        va_list list;
         va_start(list, detail);
         vsnprintf(said, sizeof said, detail, list);
         va_end(list);
     }
     e->step = step;
     e->error = number;
-    size_t at = 0;
-    if (ask)
-        at = put(e->words, at, "%s to rank %d: ", ask->device, ask->peer);
-    at = put(e->words, at, "%s: ", STEPS[step]);
-    if (number)
-        at = put(e->words, at, "%s (%d): ", tb_errno_name(number), number);
-    put(e->words, at, "%s; %s [failure %s]", detail ? said : r->cause, r->remedy, r->number);
+    compose(e, ask, said);
     return step;
 }

@@ -9,7 +9,7 @@
 #include "credit.h"
 #include "verbs.h"
 
-#if __has_include(<infiniband/verbs.h>)
+#if __has_include(<infiniband/verbs.h>) && !defined(TB_WITHOUT_VERBS)
 #define TB_HAVE_VERBS 1
 #include <infiniband/verbs.h>
 #else
@@ -94,6 +94,7 @@ struct tb_verbs_port {
     uint8_t *control, *staging; /* send slots of control frames; a frame whose slots do not lie in a row */
     union ibv_gid gid;
     int gid_index, max_work;
+    uint64_t max_region;
     enum ibv_mtu mtu;
     uint16_t lid;
     tb_credits credits;

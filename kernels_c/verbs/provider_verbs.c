@@ -15,6 +15,10 @@
 
 static int error_of(int result) { return result > 0 ? result : result < -1 ? -result : errno ? errno : EIO; }
 
+static void refused(tb_verbs_port *p, const char *call, int error) {
+    tb_port_break(p, "success [failure 21, 38, 39]", "%s gave %s (%d)", call, tb_errno_name(error), error);
+}
+
 int tb_post_receive(tb_verbs_port *p, int class, uint32_t slot) {
     tb_queue *q = &p->queue[class];
     struct ibv_sge sge = {(uint64_t)(uintptr_t)(q->recv_at + (size_t)slot * tb_slot_bytes(q)), tb_slot_bytes(q),
@@ -49,7 +53,7 @@ static void post(tb_verbs_port *p, int class, uint8_t *at, uint32_t bytes) {
     errno = 0;
     int result = ibv_post_send(q->qp, wr, &bad);
     if (result)
-        tb_port_break(p, "a send posted", "post_send gave %s (%d)", tb_errno_name(error_of(result)), error_of(result));
+        refused(p, "post_send", error_of(result));
     else
         q->sending += count;
 }
@@ -91,9 +95,10 @@ static void complete(tb_verbs_port *p, const struct ibv_wc *wc) {
 
 void tb_poll(tb_verbs_port *p) {
     struct ibv_wc wc[BATCH];
+    errno = 0;
     int n = ibv_poll_cq(p->cq, BATCH, wc);
     if (n < 0)
-        tb_port_break(p, "a poll of completions", "poll_cq gave %d", n);
+        refused(p, "poll_cq", error_of(n));
     for (int i = 0; i < n; i++)
         complete(p, &wc[i]);
     if (n > 0 && !p->closing)
@@ -201,7 +206,7 @@ static void release(tb_channel *c) {
     for (uint32_t i = 0; i < slots && !error; i++)
         error = tb_post_receive(p, p->front, q->inbox.slot[q->inbox.taken++ & (q->inbox.room - 1)]);
     if (error)
-        tb_port_break(p, "a receive posted again", "post_recv gave %s (%d)", tb_errno_name(error), error);
+        refused(p, "post_recv", error);
     p->credits.read[p->front] += (uint16_t)slots;
     p->gathered = false;
     c->sequence++;

@@ -12,6 +12,7 @@
 
 #define REGION_MAX 16384000u /* what a device of macOS 27 names as its largest region */
 #define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+#define PAGE 16384u          /* of Apple silicon; a multiple of what others have */
 #define HOPS 1
 #define SMALL_LEAST (TB_CONTROL_SLOTS + 1)
 
@@ -96,7 +97,7 @@ static uint8_t *allocate(size_t bytes) {
     void *at[4] = {NULL};
     int tries = 0;
     for (; tries < 4; tries++) {
-        if (posix_memalign(&at[tries], (size_t)getpagesize(), bytes) != 0)
+        if (posix_memalign(&at[tries], PAGE, bytes) != 0)
             break;
         uintptr_t first = (uintptr_t)at[tries], last = first + bytes - 1;
         if ((uint64_t)first >> 32 == (uint64_t)last >> 32)
@@ -109,9 +110,10 @@ static uint8_t *allocate(size_t bytes) {
 }
 
 static int register_region(tb_verbs_port *p, tb_region *r, size_t bytes, const char *name, tb_verbs_error *e) {
-    if (bytes > REGION_MAX)
-        return tb_verbs_fail(e, &p->ask, TB_VERBS_REGISTER, EINVAL, "the %s ring takes %zu bytes: ask fewer slots", name,
-                             bytes);
+    uint64_t most = p->max_region && p->max_region < REGION_MAX ? p->max_region : REGION_MAX;
+    if (bytes > most)
+        return tb_verbs_fail(e, &p->ask, TB_VERBS_REGISTER, EINVAL, "the %s ring takes %zu bytes, a region at most %llu: "
+                             "ask fewer slots", name, bytes, (unsigned long long)most);
     r->bytes = bytes;
     r->at = allocate(bytes);
     if (!r->at)
@@ -253,15 +255,14 @@ int tb_queues_destroy(tb_verbs_port *p) {
         free(q->inbox.slot);
         *q = (tb_queue){0};
     }
-    if (p->cq)
-        p->lib->destroy_cq(p->cq);
+    int failed = p->cq && p->lib->destroy_cq(p->cq) ? error_of(-1) : 0;
     free_region(p, &p->send);
     free_region(p, &p->receive);
-    if (p->pd)
-        p->lib->dealloc_pd(p->pd);
-    if (p->context)
-        p->lib->close_device(p->context);
-    return 0;
+    if (p->pd && p->lib->dealloc_pd(p->pd) && !failed)
+        failed = error_of(-1);
+    if (p->context && p->lib->close_device(p->context) && !failed)
+        failed = error_of(-1);
+    return failed;
 }
 
 #endif

@@ -3,7 +3,7 @@
 const char *tb_kind_name(int kind) {
     static const char *const names[TB_KINDS] = {"none",       "join",       "barrier", "broadcast", "all_gather",
                                                 "all_reduce", "send",       "recv",    "pingpong",  "window",
-                                                "read"};
+                                                "clock",      "read"};
     return kind >= 0 && kind < TB_KINDS ? names[kind] : "unknown";
 }
 

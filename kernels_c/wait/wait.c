@@ -19,6 +19,7 @@
 #define YIELD_NS 20000 /* then sleep: engines have sessions of their own, and a yield reaches no other session's threads */
 #define SLEEP_FIRST_NS 500000
 #define SLEEP_MAX_NS 8000000
+#define SPIN_TO_DUE_NS 100000 /* how late a sleeper may wake: a frame with a due time is spun for this long */
 
 typedef struct tb_spell {
     uint64_t began_ns, alive_ns, tick_ns, sleep_ns;
@@ -61,17 +62,18 @@ static bool is_broken(tb_group *g) {
     return broken != 0;
 }
 
-static int look_around(tb_group *g, int awaited, tb_spell *s, uint64_t now) {
+/* `due`: the frame has come and only has its time to wait for; who sent it may be gone. */
+static int look_around(tb_group *g, int awaited, bool due, tb_spell *s, uint64_t now) {
     if (atomic_load_explicit(&g->own->interrupt, memory_order_relaxed))
         return fail(g, TB_INTERRUPTED, TB_NO_PEER);
-    if (is_broken(g))
+    if (!due && is_broken(g))
         return g->fault.status;
     if (now > g->deadline_ns)
         return fail(g, TB_TIMEOUT, awaited);
     if (now - s->alive_ns > ALIVE_EVERY_NS) {
         s->alive_ns = now;
         atomic_store_explicit(&g->own->heartbeat_ns, now, memory_order_relaxed);
-        int status = check_peers(g, awaited);
+        int status = due ? TB_OK : check_peers(g, awaited);
         if (status != TB_OK)
             return is_broken(g) ? g->fault.status : status; /* who met a fault tells of it, and leaves then */
     }
@@ -121,8 +123,25 @@ static bool offers_core(const tb_waiting *w, uint64_t waited_ns) {
     return w->policy == TB_AUTO && waited_ns > COURTESY_NS;
 }
 
+/* Sleeps until shortly before the frame is due; what is left is spun, whatever the policy. */
+static void sleep_towards(tb_group *g, uint64_t due_ns, tb_spell *s, uint64_t now) {
+    static _Thread_local bool sharp;
+    s->phase = SPINNING;
+    if (due_ns < now + SPIN_TO_DUE_NS)
+        return;
+    if (!sharp)
+        sharp = tb_set_timer_slack_ns(1) == 0;
+    uint64_t until = due_ns < g->deadline_ns ? due_ns : g->deadline_ns, ns = until - now;
+    ns = ns < SPIN_TO_DUE_NS ? ns : ns - SPIN_TO_DUE_NS;
+    ns = ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
+    if (g->mesh)
+        tb_sleep_on_links(g, (tb_watch){NULL, 0, -1, 0}, ns);
+    else
+        tb_sleep_ns(ns);
+}
+
 static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
-    uint64_t waited = now - s->began_ns;
+    uint64_t waited = now - s->began_ns, due_ns = c->shape ? c->shape->due_ns : 0;
     if (waited > BLOCK_AFTER_NS && !g->blocked) {
         g->blocked = true;
         if (g->hooks.before_block)
@@ -130,15 +149,29 @@ static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
     }
     int status = g->mesh ? tb_progress(g, c->peer) : TB_OK;
     if (status == TB_OK)
-        status = look_around(g, c->peer, s, now);
+        status = look_around(g, c->peer, due_ns != 0, s, now);
     if (status != TB_OK)
         return status;
+    if (due_ns) {
+        sleep_towards(g, due_ns, s, now);
+        return TB_OK;
+    }
     s->phase = phase_for(&g->waiting, waited);
     if (s->phase == YIELDING || (s->phase == SPINNING && offers_core(&g->waiting, waited)))
         tb_yield();
     else if (s->phase == SLEEPING)
         sleep_for(g, c, s);
     return TB_OK;
+}
+
+static bool is_loss(int status) { return status == TB_PEER_DIED || status == TB_SILENT; }
+
+/* The last frame of a peer that is gone may be on its way still. */
+static bool is_under_way(tb_channel *c) {
+    if (!c->shape)
+        return false;
+    c->provider->ready(c);
+    return c->shape->due_ns != 0;
 }
 
 int tb_wait(tb_group *g, tb_channel *c, bool (*done)(tb_channel *)) {
@@ -150,11 +183,12 @@ int tb_wait(tb_group *g, tb_channel *c, bool (*done)(tb_channel *)) {
         if (s.began_ns == 0)
             s.began_ns = s.alive_ns = s.tick_ns = now;
         status = one_round(g, c, &s, now);
+        if (is_loss(status) && is_under_way(c))
+            status = TB_OK;
     }
     if (s.sleep_ns)
         atomic_store_explicit(&g->own->sleeping, 0, memory_order_relaxed);
     g->waiting.last_ns = now - s.began_ns;
     /* What the dead left behind still counts: a rank may send its last frame and end. */
-    bool lost = status == TB_PEER_DIED || status == TB_SILENT || status == TB_TIMEOUT;
-    return lost && done(c) ? TB_OK : status;
+    return (is_loss(status) || status == TB_TIMEOUT) && done(c) ? TB_OK : status;
 }

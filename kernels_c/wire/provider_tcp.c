@@ -29,6 +29,7 @@ struct tb_tcp {
     int fd, error; /* error: of a send or a receive, 0 none, -1 the peer closed */
     bool whole;    /* the frame at in_at is complete and checked: it stays where it is until released */
     tb_fault fault; /* of a damaged frame */
+    uint64_t stamp; /* of the frame to be committed next */
     size_t out_at, out_end, in_at, in_end;
     uint8_t out[OUT_BYTES], in[IN_BYTES];
 };
@@ -94,7 +95,10 @@ static uint8_t *sender_payload(tb_channel *c, uint32_t length) {
 
 static void commit(tb_channel *c, tb_head h) {
     tb_tcp *t = tcp_of(c);
-    tb_wire_head head = {.head = h, .flags = TB_WIRE_DATA};
+    tb_wire_head head = {.head = h,
+                         .flags = TB_WIRE_DATA,
+                         .credit = (uint32_t)t->stamp,
+                         .control = (uint32_t)(t->stamp >> 32)};
     memcpy(t->out + t->out_end, &head, sizeof head);
     tb_wire_seal(t->out + t->out_end);
     t->out_end += TB_WIRE_HEAD + tb_wire_length(&head);
@@ -217,8 +221,18 @@ static const tb_provider sender = {"tcp",  sender_ready, sender_payload,  head, 
 static const tb_provider receiver = {"tcp",  receiver_ready, receiver_payload,  head, commit,
                                      release, receiver_watch, receiver_progress, NULL};
 
+static void put_stamp(tb_channel *c, uint64_t ns) { tcp_of(c)->stamp = ns; }
+
+static uint64_t get_stamp(tb_channel *c) {
+    tb_wire_head h = front(tcp_of(c));
+    return (uint64_t)h.credit | (uint64_t)h.control << 32;
+}
+
+static const tb_stamps stamps = {put_stamp, get_stamp};
+
 static void init(tb_channel *c, const tb_provider *provider, tb_tcp *t, int rank, int peer) {
     *c = (tb_channel){.provider = provider,
+                      .stamps = &stamps,
                       .state = t,
                       .sequence = 1,
                       .slot_bytes = TB_TCP_SLOT_BYTES,

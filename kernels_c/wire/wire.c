@@ -26,8 +26,9 @@ int tb_wire_check_head(const uint8_t *frame, uint32_t longest, tb_fault *fault) 
     memcpy(&h, frame, sizeof h);
     unsigned magic = (unsigned)(h.head.identity >> 32 & 0xffff);
     uint32_t length = tb_wire_length(&h);
+    bool framed = (magic & ~1u) == TB_FRAME_MAGIC; /* the last bit: of a shaped link, which the channel compares */
     bool known = h.flags == TB_WIRE_DATA || (h.flags == TB_WIRE_CREDIT && length == 0);
-    if (magic == TB_FRAME_MAGIC && h.version == TB_WIRE_VERSION && known && length <= longest)
+    if (framed && h.version == TB_WIRE_VERSION && known && length <= longest)
         return TB_OK;
     fault->status = TB_CORRUPT;
     snprintf(fault->got, sizeof fault->got, "magic 0x%04x, version %u, flags %u, %u bytes", magic, h.version, h.flags,

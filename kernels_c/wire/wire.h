@@ -18,9 +18,11 @@ enum tb_wire_flags { TB_WIRE_DATA = 0, TB_WIRE_CREDIT = 1 }; /* a credit frame h
 
 typedef struct tb_wire_head {
     tb_head head;
-    uint32_t credit; /* how many data frames of the other direction its sender has read, modulo 2^32 */
+    /* tcp: with `control` the stamp of a shaped link. verbs: small and large slots of the other direction read, 16 bits
+     * each, modulo 2^16. */
+    uint32_t credit;
     uint16_t version, flags;
-    uint32_t control; /* how many credit frames of the other direction its sender has read */
+    uint32_t control; /* verbs: credit frames of the other direction read; this frame's number on its queue pair */
     uint32_t crc;
 } tb_wire_head;
 

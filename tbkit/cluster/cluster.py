@@ -10,13 +10,21 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from tbkit.cluster import carriers
+from tbkit.cluster.carriers import Carrier
 from tbkit.cluster.engines import Engines
 from tbkit.cluster.waiting import Call, gather
 from tbkit.errors import ClusterError
+from tbkit.fabric import Cabling
 from tbkit.rank import supervisor
 from tbkit.show import Shown
+
+if TYPE_CHECKING:
+    from tbkit.fabric.cards import Measurement
 
 REPLY_DEADLINE_S = 60.0
 JOIN_DEADLINE_S = 20.0
@@ -31,11 +39,12 @@ class Cluster(Shown):
     ``reality`` is the word for what is real here (design.md 2): local engines are real engines on one machine.
     """
 
-    reality = "local"
-
-    def __init__(self, engines: Engines, folder: Path, policy: str = "auto") -> None:
+    def __init__(
+        self, engines: Engines, folder: Path, policy: str = "auto", carrier: Carrier = "shm"
+    ) -> None:
         self._engines, self._folder = engines, folder
-        self.policy = policy
+        self.policy, self.carrier = policy, carrier
+        self.reality = carriers.reality(carrier)
         self.nodes = list(engines.nodes)
         self.closed = False
         self._world_stands = self._active = False
@@ -65,7 +74,10 @@ class Cluster(Shown):
 
     def _begin_ranks(self, nodes: list[str], deadline_s: float) -> None:
         env, owner = self._engines.environment(), self._engines.owner()
-        args = [(node, self.nodes.index(node), self.size, env, owner) for node in nodes]
+        played = carriers.environment(self.carrier, self.nodes, self._folder.name)
+        args = [
+            (node, self.nodes.index(node), self.size, env | played.get(node, {}), owner) for node in nodes
+        ]
         self._gather(nodes, supervisor.begin, args, deadline_s)
 
     def _join_world(self) -> None:
@@ -74,10 +86,28 @@ class Cluster(Shown):
 
     def join(self, nodes: Sequence[int], *, world: bool = False) -> list[Any]:
         """Form a new fabric group of these nodes, in this order."""
+        if (cabling := self.cabling(nodes)) is not None:
+            return self._form(nodes, cabling, world)
         name = f"tbkit-{secrets.token_hex(6)}"
         args = [(name, i, len(nodes), JOIN_DEADLINE_S, self.policy, world) for i in range(len(nodes))]
         names = [self.nodes[i] for i in nodes]
         return self._gather(names, supervisor.join, args, JOIN_DEADLINE_S + 10)
+
+    def cabling(self, nodes: Sequence[int] | None = None) -> Cabling | None:
+        """The cables between these nodes (default all), ranks in this order; None where they share memory."""
+        chosen = range(self.size) if nodes is None else nodes
+        return carriers.cabling(self.carrier, self.nodes, chosen)
+
+    def _form(self, nodes: Sequence[int], cabling: Cabling, world: bool) -> list[Any]:
+        """A group over cables: this client gathers the ranks' cards and hands them round, twice."""
+        shared = {"nodes": list(cabling.nodes), "cables": msgspec.to_builtins(cabling.cables), "world": world}
+        made = [shared | {"rank": i} for i in range(len(nodes))]
+        cards = self.ask(nodes, "mesh", made, deadline_s=JOIN_DEADLINE_S)
+        step = {"cards": cards, "deadline_s": JOIN_DEADLINE_S}
+        ready = self.ask(nodes, "connect", step, deadline_s=JOIN_DEADLINE_S + 5)
+        args = {"cards": ready, "name": "-".join(cabling.nodes), "policy": self.policy}
+        each = [(i, JOIN_DEADLINE_S, world, args) for i in range(len(nodes))]
+        return self._gather([self.nodes[i] for i in nodes], supervisor.start, each, JOIN_DEADLINE_S + 10)
 
     def _gather(
         self,
@@ -206,6 +236,12 @@ class Cluster(Shown):
         path = self._folder / "files" / name
         path.write_text(text)
         return str(path)
+
+    def links(self, what: str = "cards", **effort: Any) -> Measurement:
+        """Measure the cables: cards of all, or one of the micro suite (:func:`tbkit.cluster.links.measure`)."""
+        from tbkit.cluster.links import measure
+
+        return measure(self, what, **effort)
 
     def close(self) -> list[str]:
         """Stop ranks, engines, nannies and controller in order; gives what had to be killed. Twice is harmless."""

@@ -15,9 +15,11 @@ import psutil
 
 from tbkit.errors import ConnectFailed
 from tbkit.rank.owner import Owner, owner_here
+from tbkit.rank.supervisor import exit_words
 
 CURVE = "--IPController.enable_curve=True"
 STOP_DEADLINE_S = 10.0
+REAP_DEADLINE_S = 2.0
 POLL_S = 0.05
 
 
@@ -80,7 +82,7 @@ class Engines:
                 self._remember(pid)
                 missing.discard(node)
             if dead := [node for node in missing if not self.launched(node)]:
-                raise ConnectFailed("engine", "starts", f"{', '.join(dead)} ended: {self._log(dead[0])}")
+                raise ConnectFailed("engine", "starts", f"{', '.join(dead)} ended: {self._end_of(dead[0])}")
             if missing and time.monotonic() > end:
                 raise ConnectFailed(
                     "engine", f"registers within {deadline_s:g} s", f"none from {', '.join(sorted(missing))}"
@@ -97,10 +99,23 @@ class Engines:
         except psutil.NoSuchProcess:
             return
 
-    def _log(self, node: str) -> str:
+    def _end_of(self, node: str) -> str:
+        """How an engine that has ended did so, and the last line that it left."""
         logs = sorted((self.folder / "log").glob(f"*{self._set_id(node)}-*"))
         lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
-        return next((line for line in reversed(lines) if line.strip()), "no output")
+        code = self._exit_code(node)
+        how = "exit code not known" if code is None else exit_words(code)
+        return f"{how}, {next((line for line in reversed(lines) if line.strip()), 'no output')}"
+
+    def _exit_code(self, node: str) -> int | None:
+        """The exit code of an engine that has ended; None where the system no longer tells it."""
+        engine_set = self.cluster.engines[self._set_id(node)]
+        for one in list(engine_set.launchers.values()):
+            one._wait_thread.join(
+                REAP_DEADLINE_S
+            )  # it takes the code; a second waiter would race with it for that
+            return one.process.wait(0)  # type: ignore[no-any-return]
+        return engine_set.stop_data.get("exit_code")  # type: ignore[no-any-return]
 
     def launched(self, node: str) -> bool:
         """Whether the engine process of a node runs. Asked of the system: ipyparallel's own state needs its loop."""

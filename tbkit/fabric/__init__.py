@@ -17,27 +17,33 @@ On one node ``join`` suffices; over several, ``form`` takes a :class:`Cabling` a
 from __future__ import annotations
 
 from tbkit.fabric.cabling import Cable, Cabling, End, Relay
+from tbkit.fabric.clock import Clock, align
 from tbkit.fabric.group import Count, Group, Policy, RankFacts, join
 from tbkit.fabric.mesh import Exchange, Mesh, form
 from tbkit.fabric.notes import over_folder, over_stdio
 from tbkit.fabric.observer import Observer, discard, observe
+from tbkit.fabric.shape import LinkShape, Shape
 from tbkit.fabric.window import ReadTimes, Window, WindowCarrier
 
 __all__ = [
     "Cable",
     "Cabling",
+    "Clock",
     "Count",
     "End",
     "Exchange",
     "Group",
+    "LinkShape",
     "Mesh",
     "Observer",
     "Policy",
     "RankFacts",
     "ReadTimes",
     "Relay",
+    "Shape",
     "Window",
     "WindowCarrier",
+    "align",
     "discard",
     "form",
     "join",

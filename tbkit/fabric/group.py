@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from tbkit import _kernels
 from tbkit.errors import FabricError
+from tbkit.fabric.shape import LinkShape, Pair, Shape, on_one_node, rows
 from tbkit.fabric.window import Window
 
 Policy = Literal["auto", "spin", "yield", "futex"]
 Samples = npt.NDArray[np.float64]
+Stamps = npt.NDArray[np.int64]
 
 _open_groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -80,19 +82,35 @@ class Group(_kernels.Group):
     """
 
     policy: Policy
+    shapes: dict[Pair, LinkShape]  # of the links that are shaped, by pair of ranks, the lower first
 
     def __init__(
-        self, name: str, rank: int, size: int, deadline_s: float = 30.0, policy: Policy = "auto"
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        deadline_s: float = 30.0,
+        policy: Policy = "auto",
+        shape: Shape | None = None,
     ) -> None:
-        super().__init__(name, rank, size, deadline_s, policy)
+        self.shapes = on_one_node(shape, size)
+        super().__init__(name, rank, size, deadline_s, policy, rows(self.shapes))
         self.policy = policy
         _open_groups.add(self)
 
     @classmethod
-    def over(cls, mesh: _kernels.Mesh, name: str, deadline_s: float, policy: Policy) -> Self:
+    def over(
+        cls,
+        mesh: _kernels.Mesh,
+        name: str,
+        deadline_s: float,
+        policy: Policy,
+        shapes: dict[Pair, LinkShape] | None = None,
+    ) -> Self:
         """The group over a mesh that has been started; the mesh is the group's from now on."""
         group = cls.__new__(cls)
-        _kernels.Group.__init__(group, mesh, name, deadline_s, policy)
+        group.shapes = shapes or {}
+        _kernels.Group.__init__(group, mesh, name, deadline_s, policy, rows(group.shapes))
         group.policy = policy
         _open_groups.add(group)
         return group
@@ -152,6 +170,16 @@ class Group(_kernels.Group):
         self.fill_window(peer, bytes, count, samples, deadline_s)
         return samples
 
+    def clock_stamps(
+        self, peer: int, exchanges: int, *, pause_us: float = 0.0, deadline_s: float | None = None
+    ) -> Stamps:
+        """Clock readings in ns, shape (exchanges, 4): the lower rank sends, the other receives, the other
+        answers, the lower receives, each by its own clock. Exchanges are ``pause_us`` apart; both ranks call and
+        get all."""
+        stamps = np.zeros((exchanges, 4), np.int64)
+        self.fill_clock(peer, pause_us * 1e-6, stamps, deadline_s)
+        return stamps
+
     def expose(self, array: Any = None, *, deadline_s: float | None = None) -> Window:
         """A :class:`~tbkit.fabric.Window` on ``array``, which every rank may then read; all ranks call it."""
         return Window(self, array, deadline_s=deadline_s)
@@ -163,21 +191,29 @@ class Group(_kernels.Group):
         self.close()
 
     def __repr__(self) -> str:
-        state = "" if self.is_open else ", closed"
+        state = ", shaped" if self.shapes else ""
+        state += "" if self.is_open else ", closed"
         return f"Group({self.name!r}, rank {self.rank} of {self.size}, {self.policy_resolved}{state})"
 
 
-def join(name: str, rank: int, size: int, deadline_s: float = 30.0, policy: Policy = "auto") -> Group:
+def join(
+    name: str,
+    rank: int,
+    size: int,
+    deadline_s: float = 30.0,
+    policy: Policy = "auto",
+    shape: Shape | None = None,
+) -> Group:
     """Join the group ``name`` on this node and wait until all ``size`` ranks have.
 
     ``deadline_s`` bounds the join and is the default of every later call, in seconds. ``policy`` says how
     waits go: ``spin``, ``yield``, ``futex``, or ``auto`` by occupancy. The name must be new; once all have
-    joined it is gone.
+    joined it is gone. ``shape``: of all links, or by pair of ranks; the same on every rank.
 
-    Raises FabricTimeout with the ranks that did not come, FabricError where the name or rank is taken or
-    shared memory is full, UsageError for a rank or size that cannot be.
+    Raises FabricTimeout with the ranks that did not come, FabricError where the name or rank is taken, shared
+    memory is full or the ranks' shapes differ, UsageError for a rank, size or shape that cannot be.
     """
-    return Group(name, rank, size, deadline_s, policy)
+    return Group(name, rank, size, deadline_s, policy, shape)
 
 
 @atexit.register

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from tbkit import _kernels
-from tbkit.errors import FabricError, LinkFailed, from_dict
+from tbkit.errors import LinkFailed, TbkitError, from_dict
 from tbkit.fabric.cabling import Cabling
 from tbkit.fabric.group import Group, Policy
 from tbkit.fabric.notes import pack, unpack
+from tbkit.fabric.shape import Shape, on_cables
 
 Exchange = Callable[[bytes], Sequence[bytes]]
 SILENCE_S = 5.0
@@ -49,9 +50,15 @@ class Mesh:
         """Take the second cards of all ranks: from now on frames may be sent."""
         self._mesh.start(list(cards))
 
-    def group(self, name: str = "mesh", deadline_s: float = 30.0, policy: Policy = "auto") -> Group:
-        """The group over it; the mesh belongs to the group and ends with it."""
-        return Group.over(self._mesh, name, deadline_s, policy)
+    def group(
+        self,
+        name: str = "mesh",
+        deadline_s: float = 30.0,
+        policy: Policy = "auto",
+        shape: Shape | None = None,
+    ) -> Group:
+        """The group over it; the mesh belongs to the group and ends with it. ``shape``: of its cables."""
+        return Group.over(self._mesh, name, deadline_s, policy, on_cables(shape, self.cabling))
 
     def close(self) -> None:
         """Give everything back; a second call does nothing."""
@@ -73,15 +80,18 @@ def form(
     policy: Policy = "auto",
     silence_s: float = SILENCE_S,
     large_frames: int = 0,
+    shape: Shape | None = None,
 ) -> Group:
     """The group of all ranks of a cabling; all call it. ``exchange`` gives every rank the bytes of all, by rank.
 
+    ``shape``: of all cables, or by pair of ranks, on one machine; the same on every rank.
     A rank that fails tells the others in the same exchange, so that each raises LinkFailed at once with the cause.
     """
     mesh: Mesh | None = None
 
     def made() -> bytes:
         nonlocal mesh
+        on_cables(shape, cabling)
         mesh = Mesh(cabling, rank, silence_s=silence_s, large_frames=large_frames)
         return mesh.card
 
@@ -95,7 +105,7 @@ def form(
             return whole.card
 
         whole.start(_round(connected, cabling, exchange))
-        return whole.group("-".join(cabling.nodes), deadline_s, policy)
+        return whole.group("-".join(cabling.nodes), deadline_s, policy, shape)
     except BaseException:
         if mesh is not None:
             mesh.close()
@@ -104,10 +114,10 @@ def form(
 
 def _round(step: Callable[[], bytes], cabling: Cabling, exchange: Exchange) -> list[bytes]:
     """All ranks' cards after a step; where one failed, its error, on every rank."""
-    failed: FabricError | None = None
+    failed: TbkitError | None = None
     try:
         note = pack(step())
-    except FabricError as error:
+    except TbkitError as error:
         failed, note = error, pack(error)
     answers = [unpack(answer) for answer in exchange(note)]
     if failed is not None:

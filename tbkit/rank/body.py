@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tbkit import fabric
 from tbkit.errors import ClusterError, FabricError, TbkitError, UsageError
@@ -19,6 +21,7 @@ class Body:
         self.node, self.scratch, self.stream = node, scratch, stream
         self.world: fabric.Group | None = None
         self.group: fabric.Group | None = None
+        self.mesh: fabric.Mesh | None = None
         self.model: Any = None
 
     def do(self, verb: str, args: dict[str, Any]) -> Any:
@@ -40,15 +43,63 @@ class Body:
         self, name: str, rank: int, size: int, deadline_s: float, policy: fabric.Policy, world: bool
     ) -> dict[str, Any]:
         """Form a group: of all nodes (``world``), or of the nodes of one load."""
+        self._leave(world)
+        return self._take(fabric.join(name, rank, size, deadline_s=deadline_s, policy=policy), world)
+
+    def do_mesh(self, nodes: list[str], cables: list[dict[str, Any]], rank: int, world: bool) -> bytes:
+        """First step of a group over cables: this rank's part of the mesh; gives its first card."""
+        self._leave(world)
+        self._drop_mesh()
+        self.mesh = fabric.Mesh(fabric.Cabling(nodes, msgspec.convert(cables, list[fabric.Cable])), rank)
+        return self.mesh.card
+
+    def do_connect(self, cards: Sequence[bytes], deadline_s: float) -> bytes:
+        """Second step: connect to the others by their first cards; gives this rank's second card."""
+        mesh = self._mesh()
+        try:
+            mesh.connect(cards, deadline_s)
+            return mesh.card
+        except BaseException:
+            self._drop_mesh()
+            raise
+
+    def do_start(
+        self, cards: Sequence[bytes], name: str, deadline_s: float, policy: fabric.Policy, world: bool
+    ) -> dict[str, Any]:
+        """Third step: from the second cards, the group. It owns the mesh from now on."""
+        mesh = self._mesh()
+        try:
+            mesh.start(cards)
+            group = mesh.group(name, deadline_s, policy)
+        except BaseException:
+            self._drop_mesh()
+            raise
+        self.mesh = None
+        return self._take(group, world)
+
+    def _leave(self, world: bool) -> None:
         old = self.world if world else self.group
         if old is not None:
             old.close()
-        joined = fabric.join(name, rank, size, deadline_s=deadline_s, policy=policy)
+
+    def _take(self, group: fabric.Group, world: bool) -> dict[str, Any]:
         if world:
-            self.world = joined
+            self.world = group
         else:
-            self.group = joined
-        return {"policy": joined.policy_resolved}
+            self.group = group
+        return {"policy": group.policy_resolved, "segment": group.segment_path}
+
+    def _mesh(self) -> fabric.Mesh:
+        if self.mesh is None:
+            raise ClusterError(
+                f"{self.node}: mesh", "is made before it is connected", "none", "Call cl.heal()"
+            )
+        return self.mesh
+
+    def _drop_mesh(self) -> None:
+        if self.mesh is not None:
+            self.mesh.close()
+        self.mesh = None
 
     def _world(self) -> fabric.Group:
         if self.world is None:
@@ -95,6 +146,18 @@ class Body:
         call(array, deadline_s=deadline_s, **options)
         return list(shape)
 
+    def do_measure(self, loop: str, **args: Any) -> dict[str, Any]:
+        """A timing loop over the group of all nodes (``tbkit.fabric.cards.probe``); its raw samples."""
+        from tbkit.fabric.cards import probe
+
+        return probe.LOOPS[loop](self._world(), **args)
+
+    def do_crossing(self, **args: Any) -> dict[str, Any]:
+        """Chains of products, whole and cut, on this node alone: where they ran, and the raw samples."""
+        from tbkit.fabric.cards.crossing import crossing, device
+
+        return {"device": device(), "samples": crossing(**args)}
+
     def do_load(self, **args: Any) -> dict[str, Any]:
         """Load the shard of a plan (see :class:`tbkit.rank.sharded.calls.Sharded`)."""
         from tbkit.rank.sharded.calls import Sharded
@@ -128,6 +191,7 @@ class Body:
 
     def close(self) -> None:
         """Leave the groups in order."""
+        self._drop_mesh()
         for group in (self.group, self.world):
             if group is not None:
                 group.close()

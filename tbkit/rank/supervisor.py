@@ -16,7 +16,16 @@ import time
 from typing import Any
 
 from tbkit import fabric
-from tbkit.errors import ConnectFailed, DeadlinePassed, Interrupted, RankDied, TbkitError, from_dict
+from tbkit.errors import (
+    BufferRejected,
+    ConnectFailed,
+    DeadlinePassed,
+    FabricError,
+    Interrupted,
+    RankDied,
+    TbkitError,
+    from_dict,
+)
 from tbkit.rank import wire
 from tbkit.rank.owner import Owner
 from tbkit.rank.owner import watch as watch_owner
@@ -30,6 +39,11 @@ POLL_S = 0.05
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
 
 
+def exit_words(code: int) -> str:
+    """How a process ended: its exit code, or for a negative one the signal that killed it."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
 class Supervisor:
     """Starts and watches the rank process of this engine's node."""
 
@@ -40,6 +54,7 @@ class Supervisor:
         self.observers: dict[
             bool, tuple[fabric.Observer, int]
         ] = {}  # world or not: the group, this rank in it
+        self.world_formed = False
         self.start()
 
     def start(self, extra: dict[str, str] | None = None) -> None:
@@ -92,7 +107,10 @@ class Supervisor:
                 self._interrupt()
             raise
         if "error" in message:
-            raise from_dict(message["error"])
+            told = from_dict(message["error"])
+            if isinstance(told, FabricError) and not isinstance(told, BufferRejected):
+                self.world_formed = False  # perhaps of another group; forming one too many does no harm
+            raise told
         return message["ok"]
 
     def _await(self, verb: str, deadline_s: float) -> dict[str, Any]:
@@ -135,6 +153,13 @@ class Supervisor:
             self.observers.pop(world)[0].close()
         self.observers[world] = fabric.observe(name, size), rank
 
+    def observe_formed(self, segment: str, rank: int, world: bool) -> None:
+        """Watch a group that its rank has just formed over a mesh. Only Linux lets us look in from outside."""
+        if world in self.observers:
+            self.observers.pop(world)[0].close()
+        if sys.platform == "linux":
+            self.observers[world] = fabric.observe(segment), rank
+
     def _last(self) -> str:
         seen = [observer.ranks()[rank] for observer, rank in self.observers.values()]
         latest = max(seen, key=lambda facts: facts.start_ns, default=None)
@@ -146,8 +171,7 @@ class Supervisor:
 
     def _death(self, verb: str) -> RankDied:
         code = self._exit_code()
-        got = "it was ended before" if code is None else f"exit code {code}"
-        got = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else got
+        got = "it was ended before" if code is None else exit_words(code)
         remedy = f"{self._last()}. The next call starts a new rank process"
         return RankDied(
             f"{self.node}: rank process", f"lives through {verb}", got, remedy, node=self.node, exit_code=code
@@ -200,12 +224,13 @@ class Supervisor:
                 how = "SIGKILL, the last resort"
                 self.process.kill()
                 self.process.wait(STOP_GRACE_S)
-        self.process = None
+        self.process, self.world_formed = None, False
         return how
 
     def world_stands(self) -> bool:
         """Whether the group of all nodes was formed and no fault has ended it."""
-        return True in self.observers and self.observers[True][0].broken is None
+        observed = self.observers.get(True)
+        return self.world_formed and (observed is None or observed[0].broken is None)
 
     def alive(self) -> bool:
         """Whether the rank process runs."""
@@ -284,7 +309,23 @@ def join(name: str, rank: int, size: int, deadline_s: float, policy: str, world:
             "policy": policy,
             "world": world,
         }
-        return current.call("join", args, deadline_s + 5.0)
+        answer = current.call("join", args, deadline_s + 5.0)
+        current.world_formed = current.world_formed or world
+        return answer
+
+    return _answer(action)
+
+
+def start(rank: int, deadline_s: float, world: bool, args: dict[str, Any]) -> dict[str, Any]:
+    """Last step of a group over a mesh, and observe it."""
+
+    def action() -> Any:
+        current = _current()
+        shared = {"deadline_s": deadline_s, "world": world}
+        answer = current.call("start", args | shared, deadline_s + 5.0)
+        current.observe_formed(answer["segment"], rank, world)
+        current.world_formed = current.world_formed or world
+        return answer
 
     return _answer(action)
 

@@ -231,7 +231,7 @@ class Experiment:
             id=new_run_id("decode"),
             workload="decode",
             state=state,
-            reality=self.cluster.reality,  # type: ignore[arg-type]
+            reality=self.cluster.reality,
             created=self.created,
             model=self.weights.facts.name,
             cluster={"nodes": self.cluster.nodes, "size": self.cluster.size, "cores": os.cpu_count()},

@@ -21,6 +21,9 @@ _DRAWERS = {
     "Gate": "draw_gate",
     "Plans": "draw_plans",
     "Cluster": "draw_cluster",
+    "Measurement": "draw_measurement",
+    "LinkCard": "draw_link_card",
+    "Finding": "draw_finding",
 }
 
 

@@ -93,5 +93,40 @@ def draw_cluster(cluster: Any) -> Drawing:
     return Drawing(str(cluster), lambda _: _page(table.html()))
 
 
+def draw_measurement(measured: Any) -> Drawing:
+    """A measurement of links: its tables, what stands out, and for cards the figure."""
+    from tbkit.view import links  # the cards bring numpy with them
+
+    found, cards = links.tables_of(measured), getattr(measured, "cards", ())
+    said = links.said(measured)
+
+    def html(picture: str) -> str:
+        lines = [f"<div>! {escape(line)}</div>" for line in said]
+        return _page(picture, *(table.html() for table in found), *lines)
+
+    figure = (lambda: links.links_figure(cards, measured.reality)) if cards else None
+    alt = "; ".join([found[-1].title, *said])
+    return Drawing(links.measurement_text(measured), html, figure, alt)
+
+
+def draw_link_card(card: Any) -> Drawing:
+    """One cable: perftest's tables of both ways and the figure."""
+    from tbkit.view import links
+
+    found = [links.summary_table([card], card.reality), *links.card_tables(card)]
+    text = "\n\n".join(table.text(links.WIDTH) for table in found)
+    return Drawing(
+        text,
+        lambda picture: _page(picture, *(table.html() for table in found)),
+        lambda: links.links_figure([card], card.reality),
+        f"link card of {card.name}",
+    )
+
+
+def draw_finding(finding: Any) -> Drawing:
+    """A cable that is not like the others, in words."""
+    return Drawing(finding.words, lambda _: _page(f"<p>{escape(finding.words)}</p>"))
+
+
 def _page(*parts: str) -> str:
     return f'<div class="tbkit">{"".join(parts)}</div>'

@@ -42,6 +42,7 @@ SERVER_DEADLINE_S = 60
 PAGE_DEADLINE_S = 60
 RUN_DEADLINE_S = 480
 STOP_DEADLINE_S = 30
+LOOK_EVERY_MS = 250  # by default the page is looked at in every frame that it draws, which takes half a core
 WIDTH, HEIGHT, TALLEST = 1400, 1000, 12_000
 
 _READY = """() => {
@@ -228,7 +229,7 @@ def _run_all(browser: str, address: str) -> Visit:
             page.wait_for_function(_READY)
             page.get_by_role("menuitem", name="Run", exact=True).click()
             page.locator("#jp-mainmenu-run").get_by_text("Run All Cells", exact=True).click()
-            page.wait_for_function(_FINISHED, timeout=RUN_DEADLINE_S * 1000)
+            page.wait_for_function(_FINISHED, timeout=RUN_DEADLINE_S * 1000, polling=LOOK_EVERY_MS)
             _save(page)
             cells = [Seen(**cell) for cell in page.evaluate(_SEEN)]
         finally:

@@ -128,19 +128,25 @@ def test_a_large_file_of_a_rank_is_fetched_in_pieces(cluster4: Any) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("when", "words"),
+    ("when", "what", "words"),
     [
-        ("'TBKIT_NODE' in os.environ", r"local0 ended: .*not today"),
-        ("'tbkit.rank.process' in sys.orig_argv", r"local0: rank process"),
+        ("'TBKIT_NODE' in os.environ", "sys.exit('not today')", r"local0 ended: exit code 1, not today"),
+        ("'TBKIT_NODE' in os.environ", "os._exit(3)", r"local0 ended: exit code 3, no output"),
+        (
+            "'TBKIT_NODE' in os.environ",
+            "os.kill(os.getpid(), 9)",
+            r"local0 ended: killed by SIGKILL, no output",
+        ),
+        ("'tbkit.rank.process' in sys.orig_argv", "sys.exit('not today')", r"local0: rank process"),
     ],
 )
 def test_a_cluster_that_cannot_come_up_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_running: Any, when: str, words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_running: Any, when: str, what: str, words: str
 ) -> None:
     """An engine or a rank whose Python fails: ConnectFailed that names it, long before the deadline; nothing stays."""
     before = {one.pid for one in psutil.Process().children(recursive=True)}
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {when}: raise SystemExit('not today')\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {when}: {what}\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     begun = time.monotonic()
     with pytest.raises(ConnectFailed, match=words):

@@ -11,6 +11,7 @@ import pytest
 
 from tbkit.errors import CorruptFrame, FabricError, FabricTimeout, Interrupted, PeerDied
 
+pytestmark = pytest.mark.alone
 CALLS = {
     "all_reduce": "g.all_reduce(np.ones(1000, np.float32))",
     "all_gather": "g.all_gather(np.ones(100_000, np.float32))",

@@ -17,6 +17,7 @@ from tbkit import _kernels
 from tbkit.errors import FabricError, Interrupted, UsageError
 from tbkit.fabric import discard, observe
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 
 

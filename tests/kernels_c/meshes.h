@@ -15,6 +15,7 @@
 
 typedef struct tb_mesh_rank {
     tb_cabling cabling;
+    const tb_shaping *shaping;
     struct tb_plane *plane;
     void (*body)(tb_group *);
     pthread_t thread;
@@ -65,25 +66,31 @@ static void *tb_run_mesh_rank(void *context) {
     }
     tb_swap(r, m, 1, cards);
     CHECK(tb_mesh_start(m, cards, r->plane->bytes[1], &error) == 0);
-    tb_group *g = tb_mesh_group(m, 20 * SECOND, (tb_hooks){0}, &status, &number);
+    tb_group *g = tb_mesh_group(m, r->shaping, 20 * SECOND, (tb_hooks){0}, &status, &number);
     CHECK(g && status == TB_OK);
     r->body(g);
     tb_handle_free(g);
     return NULL;
 }
 
-static void tb_run_mesh(const tb_cabling *cabling, void (*body)(tb_group *)) {
+/* `shaping`: one a rank, or NULL. */
+static void tb_run_shaped_mesh(const tb_cabling *cabling, const tb_shaping *shaping, void (*body)(tb_group *)) {
     static tb_plane plane;
     tb_mesh_rank ranks[16];
     CHECK(pthread_barrier_init(&plane.all, NULL, (unsigned)cabling->size) == 0);
     for (int r = 0; r < cabling->size; r++) {
-        ranks[r] = (tb_mesh_rank){.cabling = *cabling, .plane = &plane, .body = body};
+        ranks[r] = (tb_mesh_rank){
+            .cabling = *cabling, .shaping = shaping ? &shaping[r] : NULL, .plane = &plane, .body = body};
         ranks[r].cabling.rank = r;
         CHECK(pthread_create(&ranks[r].thread, NULL, tb_run_mesh_rank, &ranks[r]) == 0);
     }
     for (int r = 0; r < cabling->size; r++)
         pthread_join(ranks[r].thread, NULL);
     pthread_barrier_destroy(&plane.all);
+}
+
+__attribute__((unused)) static void tb_run_mesh(const tb_cabling *cabling, void (*body)(tb_group *)) {
+    tb_run_shaped_mesh(cabling, NULL, body);
 }
 
 #endif

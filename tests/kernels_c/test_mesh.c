@@ -95,6 +95,19 @@ static void mixed(void) {
     tb_run_mesh(&g, collectives);
 }
 
+/* Three cables between two ranks, and one to a third. */
+static void several_cables(void) {
+    tb_cabling g;
+    tb_full_mesh(&g, 3, NULL);
+    g.cable[3] = g.cable[4] = g.cable[0];
+    g.cables = 5;
+    tb_run_mesh(&g, collectives);
+    tb_full_mesh(&g, 2, NULL);
+    g.cable[1] = g.cable[0];
+    g.cables = 2;
+    tb_run_mesh(&g, eager);
+}
+
 static void no_way(void) {
     tb_cabling g;
     tb_mesh_error error;
@@ -121,6 +134,7 @@ int main(void) {
     tb_run_mesh(&two, other_sizes);
     tb_run_mesh(&two, damaged);
     mixed();
+    several_cables();
     no_way();
     return 0;
 }

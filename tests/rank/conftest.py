@@ -126,33 +126,6 @@ def start() -> Iterator[Callable[..., Supervisor]]:
     assert all(ended(pid, 5.0) for pid in pids)
 
 
-def tiny(query_heads: int = 3, kv_heads: int = 1, layers: int = 2, **more: Any) -> ModelFacts:
-    """Facts of a small model: 3 query heads of width 16, hidden 48, odd splits everywhere."""
-    values: dict[str, Any] = {
-        "name": "tiny",
-        "family": "llama",
-        "layers": layers,
-        "hidden": 16 * query_heads,
-        "query_heads": query_heads,
-        "kv_heads": kv_heads,
-        "head_dim": 16,
-        "mlp_width": 88,
-        "vocab_rows": 101,
-        "tied": True,
-        "norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "rope_traditional": True,
-        "max_context": 512,
-    }
-    return ModelFacts(**(values | more))
-
-
-@pytest.fixture(scope="session")
-def facts_of() -> Callable[..., ModelFacts]:
-    """The maker of small models' facts."""
-    return tiny
-
-
 @pytest.fixture(scope="session")
 def ends() -> Callable[[int, float], bool]:
     """Whether a process ends in time."""

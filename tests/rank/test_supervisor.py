@@ -28,6 +28,7 @@ from tbkit.rank import supervisor as module
 from tbkit.rank import wire
 from tbkit.rank.supervisor import Supervisor
 
+pytestmark = pytest.mark.alone
 Start = Callable[..., Supervisor]
 Ends = Callable[[int, float], bool]
 ROOT = Path(__file__).parents[2]

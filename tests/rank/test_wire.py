@@ -111,6 +111,7 @@ def test_a_frame_larger_than_the_socket_arrives_in_pieces() -> None:
     assert np.array_equal(got, sent)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("begun", [b"", b"\x05\0\0\0ab"])
 def test_a_silent_peer_ends_at_the_deadline(begun: bytes) -> None:
     """No frame, or half of one: DeadlinePassed on time, not later."""

@@ -93,7 +93,6 @@ def assert_clean(gate: Any) -> None:
     assert worst <= bound / 2
 
 
-@pytest.mark.usefixtures("one_reference")
 def test_no_false_alarm_in_bfloat16(cluster4: Any, tiny: Callable[..., Weights], tmp_path: Path) -> None:
     """Without a fault the tensor plans on 2 and 3 nodes pass in bfloat16, with room to spare."""
     design = Design(on=(1, 2, 3), blocks=2, steps=2, warmup_blocks=1, loads=1, full=())
@@ -127,7 +126,6 @@ def refused(run: Any, fault: str, layer: int) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.usefixtures("one_reference")
 def test_a_planted_fault_is_found_and_placed(
     cluster4: Any, tiny: Callable[..., Weights], tmp_path: Path, fault: str, kind: str
 ) -> None:
@@ -143,7 +141,6 @@ def test_a_planted_fault_is_found_and_placed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.usefixtures("one_reference")
 def test_a_planted_fault_in_the_real_model_is_found_and_placed(
     cluster4: Any, tmp_path: Path, fault: str
 ) -> None:
@@ -157,7 +154,6 @@ def test_a_planted_fault_in_the_real_model_is_found_and_placed(
     refused(run, fault, 7)
 
 
-@pytest.mark.usefixtures("one_reference")
 def test_a_pipeline_takes_its_faults_too(cluster4: Any, tiny: Callable[..., Weights], tmp_path: Path) -> None:
     """A head swapped and a layer dropped on the second stage are placed there; what has no reduction loses none."""
     design = Design(on=(1, 2), blocks=2, steps=2, warmup_blocks=1, loads=1, seed=2)

@@ -1,16 +1,17 @@
-/* Two processes over a cable: `mock_pair DEVICE SOCKET MODE COUNT MOST`, both the same but for the device.
+/* Two processes over a cable: `pair DEVICE SOCKET MODE COUNT MOST`, both the same but for the device.
  *
  * The first to come binds the UNIX socket, the other connects; addresses and readiness go over it. Modes: `check` each
  * sends COUNT messages of log-uniform 1 byte to MOST and compares every byte that comes; `stream` the binder receives
- * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever. */
+ * COUNT messages of MOST bytes and prints the rate; `quiet` posts one receive, says so, and polls for ever; `post`
+ * posts one more in every round. */
 #include <math.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "mock_user.h"
+#include "user.h"
 
-#define SLOTS 8u
+#define SLOTS 3u
 
 static int bootstrap(const char *path, bool *binder) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -66,10 +67,15 @@ static void compare(const uint8_t *got, uint32_t bytes, uint64_t seed) {
 }
 
 /* A message has its own length; its receive has the same number of frames, as the rule wants. */
+static void await_message(end *e, uint64_t index, uint32_t most) {
+    uint32_t frames = (length_of(index, most) + 4095) / 4096;
+    CHECK(post_recv(e, (SLOTS + index % SLOTS) * most, frames * 4096, index) == 0);
+}
+
 static void check(end *e, int s, uint64_t count, uint32_t most) {
     uint64_t sent = 0, done = 0, came = 0, posted = 0;
     for (; posted < SLOTS && posted < count; posted++)
-        CHECK(post_recv(e, (SLOTS + posted % SLOTS) * most, (length_of(posted, most) + 4095) / 4096 * 4096, posted) == 0);
+        await_message(e, posted, most);
     ready(s);
     for (uint64_t end_ns = now_ns() + 60 * SECOND; done < count || came < count;) {
         struct ibv_wc wc;
@@ -89,11 +95,8 @@ static void check(end *e, int s, uint64_t count, uint32_t most) {
         CHECK(wc.opcode == IBV_WC_RECV && wc.wr_id == came && wc.byte_len == length_of(came, most));
         compare(e->memory + (SLOTS + came % SLOTS) * most, wc.byte_len, came);
         came++;
-        if (posted < count) {
-            CHECK(post_recv(e, (SLOTS + posted % SLOTS) * most, (length_of(posted, most) + 4095) / 4096 * 4096,
-                            posted) == 0);
-            posted++;
-        }
+        if (posted < count)
+            await_message(e, posted++, most);
     }
     printf("intact %llu\n", (unsigned long long)came);
 }
@@ -110,19 +113,20 @@ static void stream(end *e, int s, bool receiver, uint64_t count, uint32_t bytes)
         CHECK(poll_for(e, &wc, 10 * SECOND) && wc.status == IBV_WC_SUCCESS);
         start = done++ ? start : now_ns();
     }
-    double rate = (double)(count - 1) * bytes / (double)(now_ns() - start);
+    double ns = (double)(now_ns() - start), messages = (double)(count - 1);
     if (receiver)
-        printf("gigabytes_per_s %.2f\n", rate);
+        printf("gigabytes_per_s %.3f\nns_per_message %.0f\n", messages * bytes / ns, ns / messages);
 }
 
-static void quiet(end *e, int s) {
+static void quiet(end *e, int s, bool again) {
     CHECK(post_recv(e, 0, 4096, 1) == 0);
     ready(s);
     printf("polling\n");
     fflush(stdout);
     for (;;) {
         struct ibv_wc wc;
-        bool came = poll_for(e, &wc, SECOND / 5);
+        bool came = poll_for(e, &wc, SECOND / 10);
+        CHECK(!again || post_recv(e, 0, 4096, 1) == 0);
         printf("%s\n", came ? "completion" : "nothing");
         fflush(stdout);
     }
@@ -148,7 +152,7 @@ int main(int argc, char **argv) {
     else if (strcmp(mode, "stream") == 0)
         stream(&e, s, binder, count, most);
     else
-        quiet(&e, s);
+        quiet(&e, s, strcmp(mode, "post") == 0);
     ready(s);
     end_end(&e);
     return 0;

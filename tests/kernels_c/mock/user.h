@@ -207,11 +207,54 @@ static inline bool poll_for(end *e, struct ibv_wc *wc, uint64_t ns) {
 
 #define SECOND 1000000000ull
 
+/* "WHO STATUS BYTES" of the next completion, or "WHO nothing". */
+static inline void tell(const char *who, end *e, uint64_t ns) {
+    struct ibv_wc wc;
+    if (poll_for(e, &wc, ns))
+        printf("%s %d %u\n", who, (int)wc.status, wc.byte_len);
+    else
+        printf("%s nothing\n", who);
+}
+
 static inline void connect_ends(end *a, end *b) {
     CHECK(to_rtr(a, &b->address) == 0);
     CHECK(to_rtr(b, &a->address) == 0);
     CHECK(to_rts(a) == 0);
     CHECK(to_rts(b) == 0);
 }
+
+/* Both ends of the cable in this process, connected, each with a region of `bytes`. */
+static inline void make_pair(end *a, end *b, size_t bytes, uint32_t depth) {
+    make_end(a, "rdma_en2", bytes, depth);
+    make_end(b, "rdma_en3", bytes, depth);
+    connect_ends(a, b);
+}
+
+static inline void end_pair(end *a, end *b) {
+    end_end(a);
+    end_end(b);
+}
+
+/* A program that asks the mock one question: `PROGRAM QUESTION ARGUMENTS`. What it found comes as lines of words, and
+ * the test that called knows what they must be. */
+typedef struct question {
+    const char *name;
+    void (*ask)(char **arguments);
+    int arguments;
+} question;
+
+static inline int ask(const question *questions, size_t count, int argc, char **argv) {
+    load_verbs();
+    for (size_t i = 0; argc > 1 && i < count; i++)
+        if (strcmp(argv[1], questions[i].name) == 0) {
+            CHECK(argc == 2 + questions[i].arguments);
+            questions[i].ask(argv + 2);
+            return 0;
+        }
+    fprintf(stderr, "no such question\n");
+    return 2;
+}
+
+static inline long number(const char *word) { return strtol(word, NULL, 0); }
 
 #endif
