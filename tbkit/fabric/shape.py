@@ -63,7 +63,7 @@ def on_cables(shape: Shape | None, cabling: Cabling) -> dict[Pair, LinkShape]:
     """The same by cable; ranks that share memory stay as they are. Only streams between ranks of this machine.
 
     Raises UsageError too for verbs (a shape would come on top of a real link), for relayed pairs (two cables, one
-    stamp), and for an address that is not this machine's, whose clock would be another.
+    stamp) and pairs of several cables, and for an address that is not this machine's, whose clock would be another.
     """
     shapes = _checked(shape, [cable.pair for cable in cabling.cables])
     if shapes and cabling.relays:
@@ -73,6 +73,9 @@ def on_cables(shape: Shape | None, cabling: Cabling) -> dict[Pair, LinkShape]:
     for cable in cabling.cables:
         if cable.pair not in shapes:
             continue
+        if (cables := len(cabling.between(*cable.pair))) > 1:
+            names = " and ".join(cabling.nodes[rank] for rank in cable.pair)
+            raise UsageError(f"shape of {names}", "one cable between the two, as it is one line", f"{cables}")
         if cable.carrier == "verbs":
             raise UsageError(
                 f"shape of {cable.low.name}",

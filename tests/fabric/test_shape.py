@@ -204,13 +204,16 @@ def test_pairs_that_are_none_are_refused(shape: Any, words: str) -> None:
 
 
 def test_cables_that_cannot_be_shaped_are_refused() -> None:
-    """Verbs, relayed pairs, and ends that are not on this machine, each with its reason."""
+    """Verbs, relayed pairs, pairs of two cables, and ends that are not on this machine, each with its reason."""
     shape = LinkShape(5, 1e9)
     here = End(0, "127.0.0.1", "rdma_en2"), End(1, "127.0.0.1", "rdma_en3")
     with pytest.raises(UsageError, match="verbs"):
         on_cables(shape, Cabling(["a", "b"], [Cable(*here, "verbs")]))
     with pytest.raises(UsageError, match="this machine"):
         on_cables(shape, Cabling(["a", "b"], [Cable(End(0, "127.0.0.1"), End(1, "192.0.2.7"))]))
+    two = [Cable(End(0, "127.0.0.1", f"a{n}"), End(1, "127.0.0.1", f"b{n}")) for n in (1, 2)]
+    with pytest.raises(UsageError, match="one cable between"):
+        on_cables(shape, Cabling(["a", "b"], two))
     line = [Cable(End(a, "127.0.0.1"), End(b, "127.0.0.1")) for a, b in ((0, 1), (1, 2))]
     with pytest.raises(UsageError, match="a cable for every pair"):
         on_cables({(0, 1): shape}, Cabling(["a", "b", "c"], line))
