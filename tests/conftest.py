@@ -15,17 +15,17 @@ from tbkit.model.facts import ModelFacts
 
 CLOSE_S = 5.0
 
-# What costs seconds to make and serves many tests. Where tests go over several workers, those that use the same go
-# to the same worker, the longest group first. Notebook and cluster are one group: two models at once would be more
-# ranks than cores, and each would wait for the other's time slices.
-SHARED = {
-    "visit": "engines",
-    "executed": "engines",
-    "session_cluster": "engines",
-    "lab": "install",
-    "core": "sanitizers",
-    "pool": "fabric",
-    "ranks": "ranks",
+# Rooms whose tests share what costs seconds to make: a group goes to one worker, the longest first. Notebooks and
+# clusters are one: two models at once would be more ranks than cores, and each would wait for the other's time slices.
+GROUPS = {
+    "tests/browser/": "engines",
+    "tests/notebooks/": "engines",
+    "tests/cluster/": "engines",
+    "tests/scale/": "engines",
+    "tests/test_install.py": "install",
+    "tests/kernels_c/": "sanitizers",
+    "tests/fabric/": "fabric",
+    "tests/rank/": "rank",
 }
 ALONE = {"alone", "rack"}
 
@@ -38,24 +38,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep this phase's tests, and say which of them share a worker. What another phase runs is not left out."""
+    """Keep this phase's tests, the longest groups first. What another phase runs is not deselected."""
     if phase := config.getoption("phase"):
         items[:] = [item for item in items if _alone(item) == (phase == "alone")]
-    order = list(SHARED)
-    items.sort(key=lambda item: min((order.index(name) for name in _shared(item)), default=len(order)))
-    for item in items:
-        for name in _shared(item)[:1]:
-            item.add_marker(pytest.mark.xdist_group(SHARED[name]))
+        order = list(GROUPS.values())
+        items.sort(
+            key=lambda item: order.index(group) if (group := group_of(item.nodeid)) in order else len(order)
+        )
 
 
 def _alone(item: pytest.Item) -> bool:
     return any(mark.name in ALONE for mark in item.iter_markers())
 
 
-def _shared(item: pytest.Item) -> list[str]:
-    names = getattr(item, "fixturenames", ())
-    return [name for name in SHARED if name in names]
+def group_of(nodeid: str) -> str:
+    """The group that a test goes with; most go by themselves."""
+    return next((group for start, group in GROUPS.items() if nodeid.startswith(start)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups by :func:`group_of`: xdist's own mark for groups is not seen under pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group_of
+    return scheduler
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -167,15 +167,17 @@ def test_a_failure_of_any_phase_is_the_gate_s(tool, codes, code):
 
 
 MARKED = """
-import pytest
+import os, pytest
 
-def test_beside_others(): pass
+@pytest.mark.parametrize("n", range(4))
+def test_beside_others(n):
+    with open("FILE", "a") as file: print(os.environ["PYTEST_XDIST_WORKER"], file=file)
 
 @pytest.mark.alone
-def test_alone(): pass
+def test_alone(): assert "PYTEST_XDIST_WORKER" not in os.environ
 
 @pytest.mark.rack
-def test_on_virtual_nodes(): pass
+def test_on_virtual_nodes(): assert "PYTEST_XDIST_WORKER" not in os.environ
 
 @pytest.mark.mac
 def test_on_a_mac(): pass
@@ -187,11 +189,18 @@ def test_alone_on_a_mac(): pass
 
 
 def test_the_phases_run_each_test_once_and_count_what_is_deselected(tool, tmp_path, monkeypatch):
-    """What is marked alone or rack runs in the second phase only; workers tell what they deselected, once."""
-    (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "tests" / "test_marked.py").write_text(MARKED)
+    """What is marked alone or rack runs in the second phase, without workers; a group's tests share one worker.
+
+    Two workers deselect the same tests, which are counted once.
+    """
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for room in ("fabric", "rank"):
+        (tmp_path / "tests" / room).mkdir()
+        for name in ("test_first.py", "test_second.py"):
+            (tmp_path / "tests" / room / name).write_text(MARKED.replace("FILE", f"workers-{room}"))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.chdir(tmp_path)
     gate = tool("gate")
     ended = {
@@ -200,8 +209,13 @@ def test_the_phases_run_each_test_once_and_count_what_is_deselected(tool, tmp_pa
     }
 
     assert {phase: (code, gate.counts(line)) for phase, (code, line) in ended.items()} == {
-        "together": (0, {"passed": 1, "deselected": 1}),
-        "alone": (0, {"passed": 2, "deselected": 1}),
+        "together": (0, {"passed": 16, "deselected": 4}),
+        "alone": (0, {"passed": 8, "deselected": 4}),
+    }
+    workers = {room: (tmp_path / f"workers-{room}").read_text().split() for room in ("fabric", "rank")}
+    assert {room: (len(told), len(set(told))) for room, told in workers.items()} == {
+        "fabric": (8, 1),
+        "rank": (8, 1),
     }
 
 

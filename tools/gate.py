@@ -30,8 +30,8 @@ OUT = Path("build/test")
 PYTEST_DEADLINE_S = 2400
 STOP_DEADLINE_S = 60
 PHASES = {
-    "together": ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"],
-    "alone": ["-p", "no:xdist"],
+    "together": ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"],
+    "alone": [],
 }
 NO_TESTS = 5  # pytest's exit code for a phase that none of the chosen tests belongs to
 NO_CLOSING = "pytest ended without a closing line"

@@ -50,7 +50,7 @@ class Design(msgspec.Struct, frozen=True):
         return nodes == 1 or ((nodes, kind) in self.full and self.backend == "fabric")
 
 
-SMALL = Design(on=(1, 2), blocks=2, steps=4, warmup_blocks=3, loads=1, spread_orders=1)
+SMALL = Design(on=(1, 2), blocks=2, steps=2, warmup_blocks=1, loads=1, spread_orders=1)
 QUICK = Design(blocks=5, steps=6, warmup_blocks=3, loads=1)
 
 

@@ -145,7 +145,7 @@ def test_a_planted_fault_in_the_real_model_is_found_and_placed(
     cluster4: Any, tmp_path: Path, fault: str
 ) -> None:
     """The same on the catalogue's model, in a layer in its first third."""
-    design = Design(on=(1, 2), blocks=2, steps=2, warmup_blocks=1, loads=1, seed=2, spread_orders=1)
+    design = Design(on=(2,), blocks=2, steps=2, warmup_blocks=1, loads=1, seed=2, spread_orders=1)
     weights = weights_of("smollm2-135m-instruct")
     run = tb.scale(
         cluster4, "decode", [UNEVEN], design=design, weights=weights, root=tmp_path, plant=f"{fault}:7"
