@@ -33,7 +33,7 @@ static void set_folder(void) {
 }
 
 static int open_at(const char *at, const char *name, int flags) {
-    char path[256];
+    char path[512];
     snprintf(path, sizeof path, "%s/%s", at, name);
     return open(path, flags | O_CLOEXEC, 0600);
 }
