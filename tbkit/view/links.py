@@ -76,7 +76,9 @@ def summary_table(cards: Sequence[LinkCard], reality: str) -> Table:
     ]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[row.get(key, "–") for key in columns] for row in rows]
-    note = "95 % intervals over blocks; α and β of a single message, the stream at its fastest size, timed where it "
+    note = (
+        "95 % intervals over blocks; α and β of a single message, the stream of the largest, timed where it "
+    )
     note += f"arrives; GB is 10^9 bytes. {words.reality_text(reality)}."
     return Table("Link cards", columns, cells, frozenset(range(2, len(columns))), note)
 
@@ -108,8 +110,7 @@ def _stream_cells(way: Direction) -> dict[str, str]:
 
 
 def _both_cells(card: LinkCard) -> dict[str, str]:
-    best = max(card.both_ways, key=lambda row: row.block_bytes_per_s.value, default=None)
-    return {"both ways": _rate_text(best.block_bytes_per_s)} if best else {}
+    return {"both ways": _rate_text(card.both_ways[-1].block_bytes_per_s)} if card.both_ways else {}
 
 
 def _rate_text(rate: Interval) -> str:

@@ -19,14 +19,15 @@ SLOW, LATE = (
 )  # ratios that cables of one kind do not reach: Thunderbolt 4 beside 5 is a half or less
 TB4 = (0.3, 0.62)  # of a Thunderbolt 5 cable's bandwidth: 40 of 80 Gbit/s, less what the protocol takes
 
-Figure = Callable[[Direction], Interval | None]
+Sized = tuple[int, Interval]  # message size in bytes, and the figure at it
+Figure = Callable[[Direction], Sized | None]
 
 
 def compare(card: LinkCard, others: Sequence[LinkCard]) -> tuple[Finding, ...]:
     """What this cable does worse than its like, in either direction; () where nothing stands out.
 
-    ``others``: cards of other cables; those of another carrier or another word of reality are left out, and so is the
-    card itself.
+    ``others``: cards of other cables; those of another carrier or another word of reality are left out, figures of
+    another message size too, and the card itself.
     """
     like = [
         other
@@ -43,12 +44,12 @@ def odd_ones(cards: Sequence[LinkCard]) -> tuple[Finding, ...]:
     return tuple(finding for card in cards for finding in compare(card, cards))
 
 
-def _bandwidth(way: Direction) -> Interval | None:
-    return way.stream.block_bytes_per_s if way.stream else None
+def _bandwidth(way: Direction) -> Sized | None:
+    return (way.stream.bytes, way.stream.block_bytes_per_s) if way.stream else None
 
 
-def _latency(way: Direction) -> Interval | None:
-    return way.latency[0].block_us if way.latency else None
+def _latency(way: Direction) -> Sized | None:
+    return (way.latency[0].bytes, way.latency[0].block_us) if way.latency else None
 
 
 def _slow(ratio: Interval) -> bool:
@@ -73,9 +74,12 @@ def _judge(
     figure: Figure,
     stands_out: Callable[[Interval], bool],
 ) -> Finding | None:
-    own, theirs = figure(way), [figure(w) for other in like for w in other.directions]
-    known = sorted((x for x in theirs if x is not None), key=lambda x: x.value)
-    if own is None or not known or not _sound(own):
+    found, theirs = figure(way), [figure(w) for other in like for w in other.directions]
+    if found is None:
+        return None
+    size, own = found
+    known = sorted((x[1] for x in theirs if x is not None and x[0] == size), key=lambda x: x.value)
+    if not known or not _sound(own):
         return None
     middle = known[len(known) // 2] if name == "bandwidth" else known[(len(known) - 1) // 2]
     if not _sound(middle):

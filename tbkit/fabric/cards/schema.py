@@ -104,8 +104,8 @@ class Direction(msgspec.Struct, frozen=True):
 
     @property
     def stream(self) -> Bandwidth | None:
-        """The fastest row of the stream."""
-        return max(self.bandwidth, key=lambda row: row.block_bytes_per_s.value, default=None)
+        """The stream of the largest messages. Not the fastest: to choose the best of several is to choose noise."""
+        return self.bandwidth[-1] if self.bandwidth else None
 
     @property
     def message_rate(self) -> Interval | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tbkit.fabric.cards import compare, odd_ones
@@ -62,6 +63,14 @@ def test_with_nothing_to_compare_nothing_is_said():
     assert compare(slow, []) == () and compare(slow, [slow, slow]) == ()
     assert compare(slow, [card("mac1", "mac3", carrier="tcp")]) == ()
     assert compare(slow, [card("mac1", "mac3", reality="rack")]) == ()
+
+
+def test_figures_of_another_size_are_not_compared():
+    """A stream of 4 MiB is not held against one of 64 B."""
+    other = card("mac1", "mac3")
+    short = [msgspec.structs.replace(way, bandwidth=way.bandwidth[:1]) for way in other.directions]
+    other = msgspec.structs.replace(other, there=short[0], back=short[1])
+    assert compare(card("mac1", "mac2", TB4), [other]) == ()
 
 
 def test_a_card_of_yesterday_serves_too():
