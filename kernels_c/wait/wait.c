@@ -15,6 +15,8 @@
 #define SPIN_MAX_NS 10000000
 #define COURTESY_NS 1000000 /* longer spins offer the core: the peer may be waiting for it. Sooner costs 18 % of a
                                decode step with two ranks on two cores: each offer lets an engine's thread move */
+#define SPIN_STREAM_NS 50000
+#define SPIN_AGAIN 32 /* of so many waits for a stream that ends asleep, one spins first */
 #define SPIN_CROWDED_NS 5000
 #define YIELD_NS 20000 /* then sleep: engines have sessions of their own, and a yield reaches no other session's threads */
 #define SLEEP_FIRST_NS 500000
@@ -24,6 +26,7 @@
 typedef struct tb_spell {
     uint64_t began_ns, alive_ns, tick_ns, sleep_ns;
     enum { SPINNING, YIELDING, SLEEPING } phase;
+    bool stream; /* it waits for what a descriptor tells of */
 } tb_spell;
 
 static int fail(tb_group *g, int status, int peer) {
@@ -85,9 +88,19 @@ static int look_around(tb_group *g, int awaited, bool due, tb_spell *s, uint64_t
     return TB_OK;
 }
 
-static int phase_for(const tb_waiting *w, uint64_t waited_ns) {
+/* Two ends of a stream may be put on one core, where a spin keeps the other from answering. Its descriptor wakes a
+ * sleeper, so after a spin in vain the next waits sleep at once, and now and then one tries again. */
+static bool wakes(const tb_waiting *w, tb_channel *c) {
+    return w->policy == TB_AUTO && !w->oversubscribed && c->provider->watch(c).fd >= 0;
+}
+
+static bool spins_on_stream(const tb_waiting *w) { return w->asleep % SPIN_AGAIN == 0; }
+
+static int phase_for(const tb_waiting *w, const tb_spell *s, uint64_t waited_ns) {
     if (w->policy != TB_AUTO)
         return w->policy == TB_SPIN ? SPINNING : w->policy == TB_YIELD ? YIELDING : SLEEPING;
+    if (s->stream)
+        return spins_on_stream(w) && waited_ns < SPIN_STREAM_NS ? SPINNING : SLEEPING;
     uint64_t spin = 2 * w->last_ns > SPIN_MIN_NS ? 2 * w->last_ns : SPIN_MIN_NS;
     if (spin > SPIN_MAX_NS)
         spin = SPIN_MAX_NS;
@@ -156,7 +169,7 @@ static int one_round(tb_group *g, tb_channel *c, tb_spell *s, uint64_t now) {
         sleep_towards(g, due_ns, s, now);
         return TB_OK;
     }
-    s->phase = phase_for(&g->waiting, waited);
+    s->phase = phase_for(&g->waiting, s, waited);
     if (s->phase == YIELDING || (s->phase == SPINNING && offers_core(&g->waiting, waited)))
         tb_yield();
     else if (s->phase == SLEEPING)
@@ -175,9 +188,11 @@ static bool is_under_way(tb_channel *c) {
 }
 
 int tb_wait(tb_group *g, tb_channel *c, bool (*done)(tb_channel *)) {
-    tb_spell s = {0};
+    tb_spell s = {.stream = g->mesh && wakes(&g->waiting, c)};
     int status = TB_OK;
     uint64_t now = 0;
+    if (s.stream && !spins_on_stream(&g->waiting))
+        s.phase = SLEEPING;
     while (status == TB_OK && !poll(c, done, &s, now - s.began_ns)) {
         now = tb_now_ns();
         if (s.began_ns == 0)
@@ -188,6 +203,10 @@ int tb_wait(tb_group *g, tb_channel *c, bool (*done)(tb_channel *)) {
     }
     if (s.sleep_ns)
         atomic_store_explicit(&g->own->sleeping, 0, memory_order_relaxed);
+    if (s.stream && s.sleep_ns)
+        g->waiting.asleep++;
+    else if (s.stream && spins_on_stream(&g->waiting))
+        g->waiting.asleep = 0;
     g->waiting.last_ns = now - s.began_ns;
     /* What the dead left behind still counts: a rank may send its last frame and end. */
     return (is_loss(status) || status == TB_TIMEOUT) && done(c) ? TB_OK : status;

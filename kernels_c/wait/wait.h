@@ -14,6 +14,7 @@ typedef struct tb_waiting {
     enum tb_policy policy;
     bool oversubscribed; /* more ranks on this node than cores they may use */
     uint64_t last_ns;    /* length of the last wait */
+    uint32_t asleep;     /* waits for a stream, one after the other, that spinning did not end */
 } tb_waiting;
 
 /* Until `done` says so of the channel: TB_OK, or a status of fault.h with the group's fault filled in. Frames of

@@ -145,10 +145,10 @@ def ring() -> dict[str, float]:
         return launched([start(command, MLX_HOSTFILE=str(hosts), MLX_RANK=str(rank)) for rank in (0, 1)])
 
 
-def interleaved(sides: dict[str, Launch]) -> dict[str, dict[str, list[float]]]:
+def interleaved(sides: dict[str, Launch], launches: int = LAUNCHES) -> dict[str, dict[str, list[float]]]:
     """All launches, the sides in turn, the order reversed each time: side → case → one median a launch."""
     found: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in sides}
-    for turn in range(LAUNCHES):
+    for turn in range(launches):
         for side in list(sides) if turn % 2 == 0 else reversed(list(sides)):
             for case, value in sides[side]().items():
                 found[side][case].append(value)

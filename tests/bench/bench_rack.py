@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from tbkit.errors import TbkitError
 from tests.bench.table import against
@@ -48,6 +48,17 @@ result = {{
 }}
 """
 Figures = dict[str, float]
+
+
+class Place(NamedTuple):
+    """Where the two ends are. Inside one node there are two processors, or both ends would wait for time slices."""
+
+    numbers: tuple[int, int]
+    inside: int | None
+    processors: int
+
+
+PLACES = (Place((1, 2), None, 1), Place((1, 1), 2, 2))
 
 
 def ours(rack: Rack, numbers: tuple[int, int], inside: int | None) -> Figures:
@@ -97,28 +108,28 @@ def rows(
     return found
 
 
+def compared(place: Place) -> dict[str, dict[str, list[float]]]:
+    """All launches of one place on nodes of its own: side → case → one figure a launch."""
+    found: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in ("ours", "theirs")}
+    sides = (("ours", ours), ("theirs", theirs))
+    with Rack(2, processors=place.processors) as rack:
+        for turn in range(LAUNCHES):
+            for side, launch in sides if turn % 2 == 0 else reversed(sides):
+                for case, value in launch(rack, place.numbers, place.inside).items():
+                    found[side][case].append(value)
+    return found
+
+
 def measure() -> list[dict[str, Any]]:
     """All rows of the rack; none, and why, where nodes cannot be had."""
     try:
-        rack = Rack(2)
+        apart, inside = (compared(place) for place in PLACES)
     except Missing as missing:
         print(f"bench_rack: {missing}", file=sys.stderr)
         return []
-    places = {"two nodes": ((1, 2), None), "inside one node": ((1, 1), 2)}
-    found: dict[str, dict[str, dict[str, list[float]]]] = {
-        place: {side: defaultdict(list) for side in ("ours", "theirs")} for place in places
-    }
-    with rack:
-        for turn in range(LAUNCHES):
-            for place, (numbers, inside) in places.items():
-                sides = (("ours", ours), ("theirs", theirs))
-                for side, launch in sides if turn % 2 == 0 else reversed(sides):
-                    for case, value in launch(rack, numbers, inside).items():
-                        found[place][side][case].append(value)
-    apart, inside_one = found["two nodes"], found["inside one node"]
     return [
         *rows(apart["ours"], apart["theirs"], "two nodes", ("<= 1.25", ">= 0.9")),
-        *rows(inside_one["ours"], inside_one["theirs"], "inside one node", ("<= 1.15", ">= 0.95")),
+        *rows(inside["ours"], inside["theirs"], "inside one node", ("<= 1.15", ">= 0.95")),
         *reductions(apart["ours"], apart["theirs"]),
     ]
 

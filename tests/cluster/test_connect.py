@@ -130,7 +130,11 @@ def test_a_large_file_of_a_rank_is_fetched_in_pieces(cluster4: Any) -> None:
 @pytest.mark.parametrize(
     ("when", "what", "words"),
     [
-        ("'TBKIT_NODE' in os.environ", "sys.exit('not today')", r"local0 ended: exit code 1, (SystemExit: )?not today"),
+        (
+            "'TBKIT_NODE' in os.environ",
+            "sys.exit('not today')",
+            r"local0 ended: exit code 1, (SystemExit: )?not today",
+        ),
         ("'TBKIT_NODE' in os.environ", "os._exit(3)", r"local0 ended: exit code 3, no output"),
         (
             "'TBKIT_NODE' in os.environ",
