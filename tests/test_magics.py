@@ -210,6 +210,7 @@ def test_other_lines_complete_as_before(ip):
     assert "%tbplan" in completions(ip.shell, "%tbpl", jedi=False)
 
 
+@pytest.mark.alone  # beside other work %px once printed nothing of what its engine had said
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(180)

@@ -7,7 +7,8 @@
 #include "progress.h"
 
 #define POLLS 64             /* between two readings of the clock */
-#define PAUSE_AFTER_NS 2000  /* the first polls are bare: a pause costs more than a frame's way */
+#define PAUSE_AFTER_NS 2000  /* the first polls are bare: a pause costs more than a frame's way. Polls of another node
+                                are long enough without one, and in an emulated node it takes the emulator's lock */
 #define BLOCK_AFTER_NS 400   /* a shorter wait is not worth giving up the caller's lock */
 #define ALIVE_EVERY_NS 1000000
 #define TICK_EVERY_NS 100000000
@@ -126,7 +127,7 @@ static bool poll(tb_channel *c, bool (*done)(tb_channel *), const tb_spell *s, u
     for (int i = 0; i < polls; i++) {
         if (done(c))
             return true;
-        if (waited_ns > PAUSE_AFTER_NS)
+        if (waited_ns > PAUSE_AFTER_NS && !c->provider->progress)
             tb_pause();
     }
     return false;

@@ -49,9 +49,9 @@ def test_no_message_is_earlier_than_latency_and_bytes(
 ) -> None:
     """Each one-way time is at least latency + bytes / bandwidth, and the best is little above it."""
     ranks = formed(pool, carrier, name, tmp_path, LinkShape(latency_us, bandwidth))
-    code = "result = g.pingpong(1 - rank, bytes, 100, deadline_s=30.0)\ng.close()"
+    code = "result = g.pingpong(1 - rank, payload, 100, deadline_s=30.0)\ng.close()"
     least = latency_us + size / bandwidth * 1e6 - 1e-6  # of the division
-    us = pool.run(code, ranks, bytes=size)[0]  # of the rank that begins: it reads the clock before it sends
+    us = pool.run(code, ranks, payload=size)[0]  # of the rank that begins: it reads the clock before it sends
     assert us.min() >= least
     assert us.min() < 2 * least + 2 * MS
 

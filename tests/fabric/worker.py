@@ -5,6 +5,7 @@ Frames both ways: 8 bytes of length, then a pickle. Also holds what tests and ra
 
 from __future__ import annotations
 
+import builtins
 import pickle
 import struct
 import sys
@@ -89,6 +90,8 @@ def _write(stream: BinaryIO, value: Any) -> None:
 
 
 def _answer(namespace: dict[str, Any], code: str, values: dict[str, Any]) -> tuple[str, Any]:
+    hidden = set(values) & set(vars(builtins))
+    assert not hidden, f"a value would hide the builtin {', '.join(hidden)} from all later code"
     namespace.update(values, result=None)
     try:
         exec(code, namespace)
