@@ -14,7 +14,7 @@ from typing import Any
 from tbkit import __version__
 from tests.bench.table import against
 
-LAUNCHES = 15
+LAUNCHES = 7
 DEADLINE_S = 120.0
 
 
